@@ -1,0 +1,1 @@
+"""Processes: controller, actors, buffer, weight channel, run folder, command line."""

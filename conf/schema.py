@@ -1,0 +1,275 @@
+"""What a run is: every section, its fields and their defaults. Defaults live here and nowhere else."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from segue.conf.model_config import ModelConfig
+
+
+class OnExceed(Enum):
+    """What happens to tokens older than the staleness bound."""
+
+    mask = "mask"
+    drop = "drop"
+
+
+class ZeroVariance(Enum):
+    """What happens to trajectories whose group carries no advantage."""
+
+    skip = "skip"
+    keep = "keep"
+
+
+class AdvantageKind(Enum):
+    """How a trajectory's reward becomes an advantage."""
+
+    group_mean = "group_mean"
+    grpo = "grpo"
+
+
+class NormalisationKind(Enum):
+    """The weight of a token in the loss."""
+
+    token_mean = "token_mean"
+    sequence_mean = "sequence_mean"
+    constant = "constant"
+
+
+class Precision(Enum):
+    """Dtype of parameters and activations."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class Skill(Enum):
+    """Who plays demonstrations: the flawless expert or the fallible demonstrator."""
+
+    expert = "expert"
+    fallible = "fallible"
+
+
+@dataclass(kw_only=True, slots=True)
+class EnvConfig:
+    """The environment and the processes that run it."""
+
+    id: str = "sql"
+    """`sql`, or a gymnasium id such as `my_package:MyEnv-v0` (also found in the launch folder)."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment's constructor."""
+    workers: int = 1
+    """Env worker processes a rollout actor; each runs many episodes, one call at a time."""
+    call_timeout_s: float = 30.0
+    """Deadline of one call to an environment, in seconds; on expiry its worker is replaced."""
+    max_observation_chars: int = 2000
+    """Longest text of one reply in the stream, in characters; longer ones are cut and say so."""
+    success_return: float | None = None
+    """Return that counts as success where the environment names neither `is_success` nor a reward threshold."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RolloutConfig:
+    """Episodes and the engine that samples them."""
+
+    max_sessions: int = 128
+    """Sessions that decode together in one rollout actor."""
+    prefill_chunk_tokens: int = 2048
+    """Tokens of prompts and observations fed between two decode steps."""
+    page_tokens: int = 64
+    """Tokens in one page of latent rows."""
+    state_budget_mb: int = 1024
+    """Memory for states and snapshots in one rollout actor, in MB."""
+    max_turns: int = 4
+    """Model calls in an episode."""
+    max_turn_tokens: int = 128
+    """Tokens that the policy may sample in one turn."""
+    max_episode_tokens: int = 1024
+    """Tokens of a whole trajectory."""
+    max_episode_s: float = 120.0
+    """Wall seconds of an episode."""
+    temperature: float = 1.0
+    """Sampling temperature in training; > 0."""
+    max_attempts: int = 3
+    """Times an episode is played again after an infrastructure failure."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AdvantageConfig:
+    """From rewards to advantages."""
+
+    kind: AdvantageKind = AdvantageKind.group_mean
+    std_epsilon: float = 1e-6
+    """Added to the group's standard deviation (grpo)."""
+    zero_variance: ZeroVariance = ZeroVariance.skip
+
+
+@dataclass(kw_only=True, slots=True)
+class LossConfig:
+    """K2.5 loss: masked ratio with squared log-ratio."""
+
+    ratio_low: float = 0.7
+    """Tokens whose policy / behaviour ratio is below carry no policy gradient; in (0, 1)."""
+    ratio_high: float = 1.4
+    """Likewise above; > 1."""
+    tau: float = 0.005
+    """Weight of the squared log-ratio; >= 0."""
+    normalisation: NormalisationKind = NormalisationKind.token_mean
+    constant_tokens: int = 4096
+    """Denominator of `normalisation: constant`, in tokens a step."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.ratio_low < 1.0:
+            raise ValueError(f"learner.loss.ratio_low must be in (0, 1), got {self.ratio_low}")
+        if not self.ratio_high > 1.0:
+            raise ValueError(f"learner.loss.ratio_high must be above 1, got {self.ratio_high}")
+        if not self.tau >= 0.0:
+            raise ValueError(f"learner.loss.tau must be at least 0, got {self.tau}")
+
+
+@dataclass(kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW."""
+
+    lr: float = 6e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    """Applied to matrices only."""
+    warmup_steps: int = 5
+    min_lr_ratio: float = 0.1
+    """Learning rate at the last step as a share of `lr`; linear decay."""
+    grad_clip: float = 1.0
+    """Bound of the global gradient norm; 0 turns it off."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BalanceConfig:
+    """Quantile balancing of the router."""
+
+    live: bool = True
+    """Update the router bias once a step; false freezes it."""
+    num_bins: int = 1000
+
+
+class Checkpointing(Enum):
+    """Activation checkpointing inside a segment."""
+
+    none = "none"
+    block = "block"
+
+
+@dataclass(kw_only=True, slots=True)
+class LearnerConfig:
+    """The learner's step."""
+
+    zero_stage: int = 1
+    """ZeRO stage of DeepSpeed: 1, 2 or 3."""
+    precision: Precision = Precision.fp32
+    segment_tokens: int = 1024
+    """Length of a segment; a multiple of 64."""
+    micro_step_tokens: int = 8192
+    """Tokens packed into one micro-step."""
+    checkpoint: Checkpointing = Checkpointing.none
+    exact_backend: bool = True
+    """The rebuilt segment equals the swept one bit for bit; false replays expert ids within `gauge_tolerance`."""
+    gauge_tolerance: float = 0.0
+    """Largest difference in nats between the log-probabilities of both runs of a segment."""
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+    step_timeout_s: float = 600.0
+    """Deadline of one learner step, in seconds."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainConfig:
+    """The loop."""
+
+    steps: int = 100
+    """Learner steps."""
+    groups_per_step: int = 16
+    group_size: int = 8
+    max_staleness: int = 0
+    """Learner steps that a trained token may be older than the weights that it trains; 0 is synchronous."""
+    on_exceed: OnExceed = OnExceed.mask
+    max_uses: int = 1
+    """Steps that may train on one group; more than 1 needs max_staleness of at least 1."""
+    eval_every: int = 25
+    """Steps between evaluations; 0 evaluates only before and after."""
+    checkpoint_every: int = 25
+    keep_checkpoints: int = 2
+    """Last checkpoints kept, beside the best."""
+    wait_timeout_s: float = 600.0
+    """Longest wait for groups, in seconds."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EvalConfig:
+    """Held-out evaluation."""
+
+    episodes: int = 200
+    temperature: float = 1.0
+    """Temperature of the sampled figure; the greedy figure stands beside it."""
+    seed_start: int = 1_000_000_000
+    """First held-out task seed; training seeds lie below."""
+
+
+@dataclass(kw_only=True, slots=True)
+class PretrainConfig:
+    """Imitation of demonstrations."""
+
+    steps: int = 1000
+    episodes_per_step: int = 16
+    skill: Skill = Skill.fallible
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(lr=4e-3, beta2=0.98, weight_decay=0.01, warmup_steps=50)
+    )
+    eval_every: int = 250
+
+
+@dataclass(kw_only=True, slots=True)
+class ClusterConfig:
+    """Processes and where they run."""
+
+    address: str | None = None
+    """Address of a running Ray cluster (`auto` finds it); null starts one here."""
+    rollout_actors: int = 1
+    learner_ranks: int = 1
+    threads: int = 1
+    """Threads of each actor's tensor library."""
+    dashboard: bool = True
+    start_timeout_s: float = 180.0
+    """Deadline of an actor's start, in seconds."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RunConfig:
+    """Where a run lives and where it starts from."""
+
+    dir: str | None = None
+    """Run folder: resumed if it holds a run, else started; null makes a new dated one under `runs/`."""
+    init_from: str | None = "warm_start"
+    """Folder of an exported model to start from; `warm_start` is the shipped one for the default task; null is random."""
+    console: bool = True
+    """Live view on a terminal; lines otherwise."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SegueConfig:
+    """The root."""
+
+    seed: int = 0
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tokenizer: str = "segue_bpe_1k"
+    """`segue_bpe_1k`, `bytes`, or the path of a tokenizer file."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)

@@ -1,0 +1,1 @@
+"""Environments, tools, rewards and the workers that run them."""

@@ -1,0 +1,1 @@
+"""Operators: a folder each with reference, public op and README."""

@@ -1,0 +1,1 @@
+"""Log-probability of labels over the vocabulary."""

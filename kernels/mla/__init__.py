@@ -1,0 +1,1 @@
+"""Gated NoPE multi-head latent attention."""

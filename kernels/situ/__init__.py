@@ -1,0 +1,1 @@
+"""SiTU-GLU activation."""

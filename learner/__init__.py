@@ -1,0 +1,1 @@
+"""Segmented exact learning: schedule, sweeps, losses, balance, optimiser backend."""

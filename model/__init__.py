@@ -1,0 +1,1 @@
+"""The sparse linear-attention model and its state."""

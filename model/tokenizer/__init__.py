@@ -1,0 +1,1 @@
+"""Tokenizers with the structure tokens of XTML."""

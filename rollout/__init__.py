@@ -1,0 +1,1 @@
+"""Trajectories, sessions, engines, chat and the agent loop."""
