@@ -252,7 +252,7 @@ class RunConfig:
     dir: str | None = None
     """Run folder: resumed if it holds a run, else started; null makes a new dated one under `runs/`."""
     init_from: str | None = "warm_start"
-    """Folder of an exported model to start from; `warm_start` is the shipped one for the default task; null is random."""
+    """Exported model to start from; `warm_start` is the one shipped for the default task; null is random."""
     console: bool = True
     """Live view on a terminal; lines otherwise."""
 
