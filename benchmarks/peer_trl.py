@@ -35,16 +35,35 @@ def build_model(kind: str, vocab_size: int) -> transformers.PreTrainedModel:
     torch.manual_seed(0)
     if kind == "dense":
         config: Any = transformers.Qwen3Config(
-            vocab_size=vocab_size, hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=32, tie_word_embeddings=False,
-        )  # fmt: skip
+            vocab_size=vocab_size,
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            tie_word_embeddings=False,
+        )
         return transformers.Qwen3ForCausalLM(config)
     config = transformers.Qwen3NextConfig(
-        vocab_size=vocab_size, hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=3,
-        num_key_value_heads=3, head_dim=32, linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=32,
-        linear_value_head_dim=32, num_experts=32, num_experts_per_tok=4, moe_intermediate_size=16,
-        shared_expert_intermediate_size=48, full_attention_interval=4, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        hidden_size=96,
+        intermediate_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=32,
+        linear_num_key_heads=3,
+        linear_num_value_heads=3,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+        num_experts=32,
+        num_experts_per_tok=4,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=48,
+        full_attention_interval=4,
+        tie_word_embeddings=False,
+    )
     return transformers.Qwen3NextForCausalLM(config)
 
 
@@ -72,7 +91,9 @@ class StepClock(transformers.TrainerCallback):
         self.marks.append(time.process_time())
 
 
-def measure(kind: str, *, sequences: int, new_tokens: int, prompt_tokens: int, steps: int, folder: Path) -> dict[str, Any]:
+def measure(
+    kind: str, *, sequences: int, new_tokens: int, prompt_tokens: int, steps: int, folder: Path
+) -> dict[str, Any]:
     """Medians over the steps after the first two."""
     torch.set_num_threads(1)
     tokenizer = byte_tokenizer()
@@ -83,11 +104,21 @@ def measure(kind: str, *, sequences: int, new_tokens: int, prompt_tokens: int, s
         model=model,
         reward_funcs=lambda completions, **_: [float(sum(map(ord, text)) % 7) for text in completions],
         args=GRPOConfig(
-            output_dir=str(folder), use_cpu=True, bf16=False, per_device_train_batch_size=sequences, num_generations=8,
-            max_completion_length=new_tokens, max_steps=steps, learning_rate=1e-4, logging_strategy="no",
-            save_strategy="no", report_to=[], disable_tqdm=True, gradient_checkpointing=False,
+            output_dir=str(folder),
+            use_cpu=True,
+            bf16=False,
+            per_device_train_batch_size=sequences,
+            num_generations=8,
+            max_completion_length=new_tokens,
+            max_steps=steps,
+            learning_rate=1e-4,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            gradient_checkpointing=False,
             generation_kwargs={"min_new_tokens": new_tokens},
-        ),  # fmt: skip
+        ),
         train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
         callbacks=[clock],
@@ -117,9 +148,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/segue_peer_trl"))
     args = parser.parse_args()
     result = measure(
-        args.model, sequences=args.sequences, new_tokens=args.new_tokens, prompt_tokens=args.prompt_tokens,
-        steps=args.steps, folder=args.folder,
-    )  # fmt: skip
+        args.model,
+        sequences=args.sequences,
+        new_tokens=args.new_tokens,
+        prompt_tokens=args.prompt_tokens,
+        steps=args.steps,
+        folder=args.folder,
+    )
     print(json.dumps(result))
 
 
