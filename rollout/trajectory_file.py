@@ -1,0 +1,189 @@
+"""Trajectories and groups as files: one safetensors file, whose metadata holds one JSON header. No pickle.
+
+A trajectory's arrays stand under their field's name, in a group behind `<index>.`. The JSON header holds every other
+field. A file appears under its name whole or not at all, and its digest travels beside its path.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from segue.rollout.trajectory import (
+    Group,
+    Outcome,
+    PolicyVersion,
+    Source,
+    Trajectory,
+    Turn,
+    validate,
+    validate_group,
+)
+
+FORMAT = "segue-trajectory/1"
+GROUP_FORMAT = "segue-group/1"
+
+_ARRAYS = ("token_ids", "trainable", "behaviour_logprob", "policy_incarnation", "policy_step", "expert_ids")
+_METADATA_KEY = "segue"
+
+
+class TrajectoryFileError(ValueError):
+    """A file is not a whole trajectory or group of this format."""
+
+
+def save_trajectory(path: Path, trajectory: Trajectory) -> str:
+    """Write one trajectory; an existing file is replaced in one step.
+
+    Returns:
+        The file's SHA-256 digest in hexadecimal.
+    Raises:
+        ValueError: the trajectory breaks a promise of its fields, or its `info` holds what JSON cannot.
+    """
+    validate(trajectory)
+    return _write(path, _arrays(trajectory, ""), {"format": FORMAT, "trajectory": _header(trajectory)})
+
+
+def load_trajectory(path: Path, *, digest: str | None = None) -> Trajectory:
+    """Read what `save_trajectory` wrote.
+
+    Args:
+        digest: the SHA-256 that the file must have; None takes it as it is.
+    Raises:
+        TrajectoryFileError: missing, cut short, foreign, of another digest, or broken inside.
+    """
+    header, arrays = _read(path, FORMAT, digest)
+    try:
+        trajectory = _trajectory(header["trajectory"], arrays, "")
+        validate(trajectory)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _broken(path, error) from error
+    return trajectory
+
+
+def save_group(path: Path, group: Group) -> str:
+    """Write a group; an existing file is replaced in one step.
+
+    Returns:
+        The file's SHA-256 digest in hexadecimal.
+    Raises:
+        ValueError: a trajectory breaks a promise of its fields or does not belong to the group.
+    """
+    validate_group(group)
+    arrays: dict[str, NDArray[Any]] = {}
+    for i, trajectory in enumerate(group.trajectories):
+        arrays |= _arrays(trajectory, f"{i}.")
+    header = {
+        "format": GROUP_FORMAT,
+        "task_id": group.task_id,
+        "group_id": group.group_id,
+        "first_version": [group.first_version.incarnation, group.first_version.step],
+        "last_version": [group.last_version.incarnation, group.last_version.step],
+        "made_by": group.made_by,
+        "trajectories": [_header(trajectory) for trajectory in group.trajectories],
+    }
+    return _write(path, arrays, header)
+
+
+def load_group(path: Path, *, digest: str | None = None) -> Group:
+    """Read what `save_group` wrote.
+
+    Args:
+        digest: the SHA-256 that the file must have; None takes it as it is.
+    Raises:
+        TrajectoryFileError: missing, cut short, foreign, of another digest, or broken inside.
+    """
+    header, arrays = _read(path, GROUP_FORMAT, digest)
+    try:
+        group = Group(
+            task_id=header["task_id"],
+            group_id=header["group_id"],
+            trajectories=tuple(_trajectory(h, arrays, f"{i}.") for i, h in enumerate(header["trajectories"])),
+            first_version=PolicyVersion(*header["first_version"]),
+            last_version=PolicyVersion(*header["last_version"]),
+            made_by=header["made_by"],
+        )
+        validate_group(group)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _broken(path, error) from error
+    return group
+
+
+def _arrays(trajectory: Trajectory, prefix: str) -> dict[str, NDArray[Any]]:
+    arrays = {name: getattr(trajectory, name) for name in _ARRAYS if getattr(trajectory, name) is not None}
+    # safetensors writes the memory behind an array as it lies, strides ignored
+    return {prefix + name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def _header(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "source": trajectory.source.value,
+        "turns": [{f.name: getattr(turn, f.name) for f in fields(Turn)} for turn in trajectory.turns],
+        "outcome_terms": trajectory.outcome_terms,
+        "outcome": trajectory.outcome.value,
+        "task_id": trajectory.task_id,
+        "group_id": trajectory.group_id,
+        "index": trajectory.index,
+        "attempt": trajectory.attempt,
+        "seed": trajectory.seed,
+        "info": trajectory.info,
+    }
+
+
+def _trajectory(header: dict[str, Any], arrays: dict[str, NDArray[Any]], prefix: str) -> Trajectory:
+    members: dict[str, Any] = dict(header)
+    members["source"] = Source(header["source"])
+    members["outcome"] = Outcome(header["outcome"])
+    members["turns"] = tuple(Turn(**turn) for turn in header["turns"])
+    members |= {name: arrays[prefix + name] for name in _ARRAYS if prefix + name in arrays}
+    return Trajectory(**members)
+
+
+def _write(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> str:
+    # one key only: safetensors writes several in an arbitrary order, and equal groups should have equal digests
+    metadata = {_METADATA_KEY: json.dumps(header, allow_nan=False, ensure_ascii=False, separators=(",", ":"))}
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        save_file(arrays, temporary, metadata=metadata)
+        with temporary.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    # the new name is durable only once its folder is
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return digest
+
+
+def _read(path: Path, wanted: str, digest: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    try:
+        if digest is not None:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != digest:
+                raise TrajectoryFileError(f"{path} must have SHA-256 {digest}, got {found}")
+        with safe_open(path, framework="np") as file:
+            header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
+            if header.get("format") != wanted:
+                raise TrajectoryFileError(
+                    f"{path} must be a {wanted} file, got {header.get('format', 'a foreign one')}"
+                )
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise _broken(path, error) from error
+    return header, arrays
+
+
+def _broken(path: Path, error: Exception) -> TrajectoryFileError:
+    return TrajectoryFileError(f"{path} must be a whole trajectory or group file: {type(error).__name__}: {error}")
