@@ -1,0 +1,71 @@
+"""How packed, ragged sequences are cut into chunks of 16 tokens for the chunk form.
+
+Sequences are ranked by their number of chunks, the longest first, and chunks lie chunk-index-major: first chunk 0 of
+every sequence, then chunk 1 of every sequence that has one. So the scan over chunk indices always works on
+a contiguous slice, and all other work is flat over all chunks, without padding but for the last chunk's.
+
+T tokens, N sequences, H heads, B tiles (one per chunk and head), C tokens of a tile.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+CHUNK = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkLayout:
+    """Index arrays between token rows [T*H] and tile rows [B*C], and the slices of the scan."""
+
+    num_tiles: int
+    num_heads: int
+    rows: Tensor
+    """int64 [B*C]: token row (t*H + h) of each tile row; rows past a sequence's end repeat its last token."""
+    padding: Tensor
+    """int64: tile rows past their sequence's end."""
+    inverse: Tensor
+    """int64 [T*H]: tile row of each token row."""
+    order: Tensor
+    """int64 [N]: sequences by number of chunks, descending."""
+    rank: Tensor
+    """int64 [N]: inverse of `order`."""
+    steps: tuple[tuple[int, int], ...]
+    """Per chunk index: first chunk of its slice and number of sequences in it."""
+
+
+@lru_cache(maxsize=8)
+def chunk_layout(bounds: tuple[int, ...], num_heads: int, device: torch.device) -> ChunkLayout:
+    """Lay sequences [bounds[n], bounds[n+1]) out in chunks.
+
+    Args:
+        bounds: N+1 ascending token indices.
+    """
+    bounds_N = torch.tensor(bounds)
+    chunks_N = (bounds_N.diff() + CHUNK - 1) // CHUNK
+    order = torch.argsort(chunks_N, descending=True, stable=True)
+    max_chunks = int(chunks_N.max())
+    counts = (chunks_N[:, None] > torch.arange(max_chunks)).sum(0)
+    firsts = counts.cumsum(0) - counts
+    index = torch.repeat_interleave(counts)
+    sequence = order[torch.arange(len(index)) - firsts[index]]
+    start = bounds_N[sequence] + CHUNK * index
+    tokens = start[:, None] + torch.arange(CHUNK)
+    last = bounds_N[sequence + 1, None] - 1
+    heads = torch.arange(num_heads)[:, None]
+    rows = (tokens.minimum(last)[:, None] * num_heads + heads).flatten()
+    is_padding = (tokens > last)[:, None].expand(-1, num_heads, -1).flatten()
+    inverse = torch.empty((bounds[-1] - bounds[0]) * num_heads, dtype=torch.int64)
+    inverse[rows[~is_padding]] = (~is_padding).nonzero()[:, 0]
+    return ChunkLayout(
+        num_tiles=len(index) * num_heads,
+        num_heads=num_heads,
+        rows=rows.to(device),
+        padding=is_padding.nonzero()[:, 0].to(device),
+        inverse=inverse.to(device),
+        order=order.to(device),
+        rank=torch.argsort(order).to(device),
+        steps=tuple(zip(firsts.tolist(), counts.tolist(), strict=True)),
+    )
