@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+
 from segue.rollout.trajectory import (
     Group,
     Outcome,
