@@ -89,6 +89,11 @@ class ModelConfig:
                     "model.linear_attn_config.full_attn_layers must be 1-based layer numbers up to "
                     f"{self.num_hidden_layers}, got {number}"
                 )
+        if not 0 <= self.first_k_dense_replace < self.num_hidden_layers:
+            raise ValueError(
+                f"model.first_k_dense_replace must be in [0, {self.num_hidden_layers - 1}], "
+                f"got {self.first_k_dense_replace}"
+            )
         if not 0 < self.num_experts_per_token < self.num_experts:
             raise ValueError(
                 f"model.num_experts_per_token must be in [1, {self.num_experts - 1}], got {self.num_experts_per_token}"
@@ -117,6 +122,18 @@ class ModelConfig:
     def moe_layers(self) -> tuple[int, ...]:
         """0-based indices of the layers with routed experts."""
         return tuple(range(self.first_k_dense_replace, self.num_hidden_layers))
+
+    @property
+    def recurrent_shape(self) -> tuple[int, int, int]:
+        """Heads, value width and key width of a KDA layer's state of one sequence."""
+        linear = self.linear_attn_config
+        return linear.num_heads, linear.head_dim, linear.head_dim
+
+    @property
+    def conv_shape(self) -> tuple[int, int]:
+        """Tokens and channels (q, k, v side by side) of a KDA layer's convolution history of one sequence."""
+        linear = self.linear_attn_config
+        return linear.short_conv_kernel_size - 1, 3 * linear.num_heads * linear.head_dim
 
     @property
     def latent_row_size(self) -> int:
