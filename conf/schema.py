@@ -58,6 +58,8 @@ class EnvConfig:
     """`sql`, or a gymnasium id such as `my_package:MyEnv-v0` (also found in the launch folder)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment's constructor."""
+    variants: dict[str, Any] = field(default_factory=dict)
+    """Name to reset options: held-out variations (schemas, phrasings, levels) that the final evaluation adds."""
     workers: int = 1
     """Env worker processes a rollout actor; each runs many episodes, one call at a time."""
     call_timeout_s: float = 30.0

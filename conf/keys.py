@@ -1,0 +1,85 @@
+"""The schema as dotted keys: what is known, what a key takes, which known key is nearest to an unknown one."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+
+from segue.conf.schema import SegueConfig
+
+# dictionaries whose keys are the user's
+FREE_FORM = ("env.kwargs", "env.variants")
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the schema, sections included, in order."""
+    return list(_schema_keys(SegueConfig, ""))
+
+
+def is_free_form(key: str) -> bool:
+    """True where the key is, or lies in, a dictionary whose keys are the user's."""
+    return any(key == name or key.startswith(name + ".") for name in FREE_FORM)
+
+
+def flatten(config: SegueConfig) -> dict[str, Any]:
+    """Dotted key to plain value (enums by name), for every leaf of a configuration."""
+    container = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    return dict(_leaves("", container))
+
+
+def describe_type(key: str) -> str:
+    """What a known key takes, in words: `one of mask, drop`."""
+    hint: Any = SegueConfig
+    for part in key.split("."):
+        hint = typing.get_type_hints(hint)[part] if dataclasses.is_dataclass(hint) else Any
+    return _describe(hint)
+
+
+def unknown_key_message(key: str) -> str:
+    """One line that names the known keys nearest to an unknown one: those of the same last name, else by spelling."""
+    keys = known_keys()
+    same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    nearest = same_leaf or difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
+    return f"{key} must be a known key, got an unknown one; nearest: {', '.join(nearest[:3])}"
+
+
+def nearest_word(word: str, words: list[str]) -> str:
+    """`; nearest: <word>`, or nothing where none is near."""
+    close = difflib.get_close_matches(word, words, n=1)
+    return f"; nearest: {close[0]}" if close else ""
+
+
+def _schema_keys(section: type, prefix: str) -> Iterator[str]:
+    for name, hint in typing.get_type_hints(section).items():
+        yield prefix + name
+        if dataclasses.is_dataclass(hint):
+            yield from _schema_keys(cast(type, hint), f"{prefix}{name}.")
+
+
+def _describe(hint: Any) -> str:
+    plain = {int: "an integer", float: "a number", bool: "true or false", str: "a string", types.NoneType: "null"}
+    if hint in plain:
+        return plain[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "one of " + ", ".join(member.name for member in hint)
+    if dataclasses.is_dataclass(hint):
+        return "a section"
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(_describe(argument) for argument in arguments)
+    if typing.get_origin(hint) is list:
+        return f"a list, each {_describe(arguments[0])}"
+    return "a dictionary" if typing.get_origin(hint) is dict else "a value"
+
+
+def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(f"{prefix}.{key}" if prefix else str(key), inner)
+    else:
+        yield prefix, value

@@ -1,0 +1,215 @@
+"""From command-line overrides to one typed `SegueConfig`, or to one line that says what is wrong.
+
+Hydra composes `conf/<command>.yaml` (or `conf/config.yaml`), the groups `model`, `env`, `experiment` and the overrides
+over the schema; nothing of Hydra leaves this file: what it returns are plain dataclasses, checked by
+`segue.conf.rules`, with paths made absolute against the launch folder.
+"""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import cast
+
+from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException, ValidationError
+
+from segue.conf.errors import ConfigError
+from segue.conf.keys import describe_type, flatten, is_free_form, known_keys, nearest_word, unknown_key_message
+from segue.conf.model_config import ModelConfig
+from segue.conf.rules import check_rules
+from segue.conf.schema import EnvConfig, SegueConfig
+
+GROUPS = ("model", "env", "experiment")
+STORED_NAME = "config.yaml"
+SHIPPED_WARM_START = "warm_start"
+
+# keys, or whole sections, that a resumed run may be given anew
+CHANGEABLE_ON_RESUME = (
+    "run.dir",
+    "run.console",
+    "train.steps",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+    "train.wait_timeout_s",
+    "pretrain.steps",
+    "pretrain.eval_every",
+    "learner.step_timeout_s",
+    "eval",
+    "cluster",
+)
+
+
+def load_config(overrides: Sequence[str], command: str = "train", *, launch_folder: Path | None = None) -> SegueConfig:
+    """Compose, check and resolve the configuration of one run.
+
+    Where `run.dir` holds a run of this command, the stored configuration is the base and `overrides` are applied to
+    it; overrides that name a group are taken as a whole command line instead, which must come to the same.
+
+    Args:
+        overrides: Hydra overrides such as `model=tiny`, `train.steps=3`.
+        command: `segue` command; it may have a primary configuration of its own (`conf/pretrain.yaml`).
+        launch_folder: relative paths are taken from here; None is the current folder.
+    Returns:
+        Plain dataclasses; no OmegaConf object inside.
+    Raises:
+        ConfigError: one line with the full path, what was given, what is allowed and the nearest known key.
+    """
+    launch = Path.cwd() if launch_folder is None else launch_folder
+    parsed = [_parse(text) for text in overrides]
+    for override in parsed:
+        _refuse_foreign(override)
+    config = _resolved(_compose_shipped(command, [_line(override) for override in parsed]), launch)
+    if command in ("train", "pretrain") and config.run.dir is not None:
+        stored_file = Path(config.run.dir) / STORED_NAME
+        if stored_file.is_file():
+            config = _resumed(config, stored_file, parsed, launch)
+    check_rules(config)
+    return config
+
+
+def job_overrides(overrides: Sequence[str]) -> list[list[str]]:
+    """Every combination of the overrides' sweeps (`a=1,2`, `b=range(3)`), the last one varying fastest."""
+    jobs: list[list[str]] = [[]]
+    for text in overrides:
+        override = _parse(text)
+        values = [text]
+        if override.is_sweep_override():
+            values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        jobs = [[*job, value] for job in jobs for value in values]
+    return jobs
+
+
+def config_to_yaml(config: SegueConfig) -> str:
+    """The resolved configuration as YAML that composes to itself over the schema."""
+    return "defaults:\n- base_config\n- _self_\n\n" + OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def group_options(group: str) -> list[str]:
+    """Names that `<group>=` takes."""
+    folder = files("segue.conf") / group
+    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def _compose_shipped(command: str, lines: list[str]) -> SegueConfig:
+    primary = command if (files("segue.conf") / f"{command}.yaml").is_file() else "config"
+    with initialize_config_module("segue.conf", version_base="1.3"):
+        return _compose(primary, lines)
+
+
+def _compose_stored(folder: Path, lines: list[str]) -> SegueConfig:
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        return _compose(Path(STORED_NAME).stem, lines)
+
+
+def _compose(primary: str, lines: list[str]) -> SegueConfig:
+    store = ConfigStore.instance()
+    store.store(name="base_config", node=SegueConfig)
+    store.store(group="model", name="base_model", node=ModelConfig)
+    store.store(group="env", name="base_env", node=EnvConfig)
+    try:
+        return cast(SegueConfig, OmegaConf.to_object(compose(primary, overrides=lines)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(error, lines)) from error
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _resumed(fresh: SegueConfig, stored_file: Path, parsed: list[Override], launch: Path) -> SegueConfig:
+    folder = stored_file.parent
+    stored = _compose_stored(folder, [])
+    config = fresh
+    if not any(override.key_or_group in GROUPS for override in parsed):
+        config = _resolved(_compose_stored(folder, [_line(override) for override in parsed]), launch)
+    config.run.dir = fresh.run.dir
+    before, after = flatten(stored), flatten(config)
+    changed = [
+        f"{key}: {before.get(key)} -> {after.get(key)}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not _is_changeable(key)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{folder} holds a run whose configuration must stay, got {'; '.join(changed)}; "
+            f"leave these as they are, or start another run with run.dir=<new folder>"
+        )
+    return config
+
+
+def _is_changeable(key: str) -> bool:
+    return any(key == name or key.startswith(name + ".") for name in CHANGEABLE_ON_RESUME)
+
+
+def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
+    """Paths made absolute: the process changes to the run folder later."""
+    if config.run.dir is not None:
+        config.run.dir = str((launch / config.run.dir).absolute())
+    if config.run.init_from is not None and config.run.init_from != SHIPPED_WARM_START:
+        config.run.init_from = str((launch / config.run.init_from).absolute())
+    if (launch / config.tokenizer).is_file():
+        config.tokenizer = str((launch / config.tokenizer).absolute())
+    return config
+
+
+def _parse(text: str) -> Override:
+    try:
+        return OverridesParser.create().parse_overrides([text])[0]
+    except OverrideParseException as error:
+        reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing"))
+        raise ConfigError(f"override must read key=value, got {text!r}: {reason}") from error
+
+
+def _line(override: Override) -> str:
+    """Keys of free-form dictionaries need no leading `+`."""
+    text = str(override.input_line)
+    return f"++{text}" if is_free_form(override.key_or_group) and text[0] not in "+~" else text
+
+
+def _refuse_foreign(override: Override) -> None:
+    key = override.key_or_group
+    if override.is_sweep_override():
+        raise ConfigError(f"{key} must be one value, got a sweep; add --multirun to run each, or quote it")
+    if is_free_form(key) or key in GROUPS:
+        return
+    if key not in known_keys():
+        raise ConfigError(unknown_key_message(key))
+    if override.is_add() or override.is_delete():
+        raise ConfigError(f"{key} must be set as {key}=<value>, got {override.input_line!r}; every key exists already")
+
+
+def _explain(error: Exception, overrides: list[str]) -> str:
+    """One line for what Hydra and OmegaConf say over a chain of exceptions."""
+    if isinstance(error, MissingConfigException):
+        return _missing_option(error)
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [line.strip() for line in str(cause).splitlines()]
+    # a fault in a shipped or stored file is wrapped without its cause; the first line then names the file
+    where = lines.pop(0).split(":")[0] + ": " if lines[0].startswith("In '") else ""
+    key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
+    if key is None:
+        return where + " ".join(lines)
+    key = key.partition("[")[0]
+    if key not in known_keys() and not is_free_form(key):
+        return where + unknown_key_message(key)
+    if isinstance(cause, ValidationError) or where:
+        given = next((line.partition("=")[2] for line in overrides if line.partition("=")[0] == key), None)
+        return f"{where}{key} must be {describe_type(key)}, got {lines[0] if given is None else given}"
+    return f"{key}: {lines[0]}"
+
+
+def _missing_option(error: MissingConfigException) -> str:
+    group, _, option = str(error.missing_cfg_file).partition("/")
+    if group not in GROUPS:
+        return " ".join(str(error).splitlines()[0].split())
+    options = group_options(group)
+    return f"{group} must be one of {', '.join(options)}, got {option!r}{nearest_word(option, options)}"

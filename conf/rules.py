@@ -1,0 +1,221 @@
+"""What a configuration must hold beyond each value's type: ranges, and rules that join several fields.
+
+Each rule is one function of the whole configuration that raises `ConfigError` naming the path, the rule, the value
+and, where there is one, the remedy. `check_rules` runs them all, before anything starts.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+
+from segue.conf.errors import ConfigError
+from segue.conf.schema import (
+    AdvantageConfig,
+    AdvantageKind,
+    LossConfig,
+    NormalisationKind,
+    OptimizerConfig,
+    SegueConfig,
+)
+
+SEGMENT_MULTIPLE = 64
+
+# dotted path, lowest value that makes sense
+_AT_LEAST: tuple[tuple[str, float], ...] = (
+    ("seed", 0),
+    ("env.workers", 1),
+    ("env.max_observation_chars", 1),
+    ("rollout.max_sessions", 1),
+    ("rollout.prefill_chunk_tokens", 1),
+    ("rollout.page_tokens", 1),
+    ("rollout.state_budget_mb", 1),
+    ("rollout.max_turns", 1),
+    ("rollout.max_turn_tokens", 1),
+    ("rollout.max_attempts", 1),
+    ("learner.balance.num_bins", 2),
+    ("learner.loss.constant_tokens", 1),
+    ("train.steps", 0),
+    ("train.groups_per_step", 1),
+    ("train.max_staleness", 0),
+    ("train.max_uses", 1),
+    ("train.eval_every", 0),
+    ("train.checkpoint_every", 1),
+    ("train.keep_checkpoints", 1),
+    ("eval.episodes", 1),
+    ("pretrain.steps", 0),
+    ("pretrain.episodes_per_step", 1),
+    ("pretrain.eval_every", 0),
+    ("cluster.rollout_actors", 1),
+    ("cluster.learner_ranks", 1),
+    ("cluster.threads", 1),
+)
+
+_ABOVE_ZERO = (
+    "env.call_timeout_s",
+    "rollout.max_episode_s",
+    "rollout.temperature",
+    "eval.temperature",
+    "learner.step_timeout_s",
+    "train.wait_timeout_s",
+    "cluster.start_timeout_s",
+    "learner.advantage.std_epsilon",
+)
+
+
+def check_rules(config: SegueConfig) -> None:
+    """Run every rule.
+
+    Raises:
+        ConfigError: the first rule that is broken.
+    """
+    for rule in RULES:
+        rule(config)
+
+
+def values_in_range(config: SegueConfig) -> None:
+    """Counts and durations that have a lowest sensible value."""
+    for path, lowest in _AT_LEAST:
+        _require(_get(config, path) >= lowest, path, f"at least {lowest}", _get(config, path))
+    for path in _ABOVE_ZERO:
+        _require(_get(config, path) > 0, path, "above 0", _get(config, path))
+
+
+def optimizers_in_range(config: SegueConfig) -> None:
+    """Both optimisers, of reinforcement learning and of imitation."""
+    _check_optimizer("learner.optimizer", config.learner.optimizer)
+    _check_optimizer("pretrain.optimizer", config.pretrain.optimizer)
+
+
+def segment_is_whole_chunks(config: SegueConfig) -> None:
+    """A segment is a multiple of the operators' chunk."""
+    tokens = config.learner.segment_tokens
+    rule = f"a positive multiple of {SEGMENT_MULTIPLE}"
+    _require(tokens > 0 and tokens % SEGMENT_MULTIPLE == 0, "learner.segment_tokens", rule, tokens)
+
+
+def micro_step_holds_a_segment(config: SegueConfig) -> None:
+    """A micro-step packs whole segments."""
+    learner = config.learner
+    rule = f"at least learner.segment_tokens ({learner.segment_tokens})"
+    holds = learner.micro_step_tokens >= learner.segment_tokens
+    _require(holds, "learner.micro_step_tokens", rule, learner.micro_step_tokens)
+
+
+def backend_is_supported(config: SegueConfig) -> None:
+    """Stages that the backend proves exact; `docs/learner.md` has the matrix."""
+    stage = config.learner.zero_stage
+    _require(stage in (1, 2, 3), "learner.zero_stage", "1, 2 or 3", stage)
+
+
+def gauge_fits_backend(config: SegueConfig) -> None:
+    """An exact backend tolerates no difference; an inexact one must say how much it does."""
+    learner = config.learner
+    if learner.exact_backend:
+        rule = "0 while learner.exact_backend is true"
+        _require(learner.gauge_tolerance == 0, "learner.gauge_tolerance", rule, learner.gauge_tolerance)
+    else:
+        rule = "above 0 while learner.exact_backend is false"
+        _require(learner.gauge_tolerance > 0, "learner.gauge_tolerance", rule, learner.gauge_tolerance)
+
+
+def reuse_needs_staleness(config: SegueConfig) -> None:
+    """A group's second use trains tokens that are a step older."""
+    train = config.train
+    rule = "1 while train.max_staleness is 0"
+    _require(
+        train.max_uses == 1 or train.max_staleness >= 1, "train.max_uses", rule, train.max_uses,
+        "set train.max_staleness=1",
+    )  # fmt: skip
+
+
+def groups_can_be_compared(config: SegueConfig) -> None:
+    """A group's advantages compare its members: one alone teaches nothing."""
+    rule = "at least 2: advantages compare a group's members"
+    _require(config.train.group_size >= 2, "train.group_size", rule, config.train.group_size)
+
+
+def every_rank_has_work(config: SegueConfig) -> None:
+    """Each learner rank trains at least one trajectory a step."""
+    batch = config.train.groups_per_step * config.train.group_size
+    rule = f"at most the trajectories of a step ({batch})"
+    _require(config.cluster.learner_ranks <= batch, "cluster.learner_ranks", rule, config.cluster.learner_ranks)
+
+
+def turn_fits_episode(config: SegueConfig) -> None:
+    """One turn cannot be longer than the episode, nor the episode than the model's positions."""
+    rollout = config.rollout
+    rule = f"at most rollout.max_episode_tokens ({rollout.max_episode_tokens})"
+    fits = rollout.max_turn_tokens <= rollout.max_episode_tokens
+    _require(fits, "rollout.max_turn_tokens", rule, rollout.max_turn_tokens)
+    positions = config.model.max_position_embeddings
+    rule = f"at most model.max_position_embeddings ({positions})"
+    _require(rollout.max_episode_tokens <= positions, "rollout.max_episode_tokens", rule, rollout.max_episode_tokens)
+
+
+def held_out_seeds_are_apart(config: SegueConfig) -> None:
+    """Training seeds lie in [0, eval.seed_start)."""
+    start = config.eval.seed_start
+    _require(start >= 2**20, "eval.seed_start", f"at least {2**20}: training seeds are drawn below it", start)
+
+
+def settings_have_effect(config: SegueConfig) -> None:
+    """A setting that another one turns off must not be given."""
+    learner = config.learner
+    _unused_unless(
+        learner.loss.constant_tokens == _default(LossConfig, "constant_tokens")
+        or learner.loss.normalisation is NormalisationKind.constant,
+        "learner.loss.constant_tokens", "learner.loss.normalisation=constant", learner.loss.constant_tokens,
+    )  # fmt: skip
+    _unused_unless(
+        learner.advantage.std_epsilon == _default(AdvantageConfig, "std_epsilon")
+        or learner.advantage.kind is AdvantageKind.grpo,
+        "learner.advantage.std_epsilon", "learner.advantage.kind=grpo", learner.advantage.std_epsilon,
+    )  # fmt: skip
+
+
+RULES: tuple[Callable[[SegueConfig], None], ...] = (
+    values_in_range,
+    optimizers_in_range,
+    segment_is_whole_chunks,
+    micro_step_holds_a_segment,
+    backend_is_supported,
+    gauge_fits_backend,
+    reuse_needs_staleness,
+    groups_can_be_compared,
+    every_rank_has_work,
+    turn_fits_episode,
+    held_out_seeds_are_apart,
+    settings_have_effect,
+)
+
+
+def _check_optimizer(path: str, optimizer: OptimizerConfig) -> None:
+    _require(optimizer.lr >= 0, f"{path}.lr", "at least 0", optimizer.lr)
+    for name in ("beta1", "beta2"):
+        value = getattr(optimizer, name)
+        _require(0 <= value < 1, f"{path}.{name}", "in [0, 1)", value)
+    _require(optimizer.eps > 0, f"{path}.eps", "above 0", optimizer.eps)
+    _require(optimizer.weight_decay >= 0, f"{path}.weight_decay", "at least 0", optimizer.weight_decay)
+    _require(optimizer.warmup_steps >= 0, f"{path}.warmup_steps", "at least 0", optimizer.warmup_steps)
+    _require(0 <= optimizer.min_lr_ratio <= 1, f"{path}.min_lr_ratio", "in [0, 1]", optimizer.min_lr_ratio)
+    _require(optimizer.grad_clip >= 0, f"{path}.grad_clip", "at least 0", optimizer.grad_clip)
+
+
+def _get(config: SegueConfig, path: str) -> float:
+    value: object = config
+    for part in path.split("."):
+        value = getattr(value, part)
+    assert isinstance(value, (int, float)), path
+    return value
+
+
+def _default(section: type, name: str) -> object:
+    return next(field.default for field in fields(section) if field.name == name)
+
+
+def _require(holds: bool, path: str, rule: str, value: object, remedy: str = "") -> None:
+    if not holds:
+        raise ConfigError(f"{path} must be {rule}, got {value}" + (f"; {remedy}" if remedy else ""))
+
+
+def _unused_unless(holds: bool, path: str, needed: str, value: object) -> None:
+    _require(holds, path, "left alone", value, f"it has no effect without {needed}")

@@ -1,0 +1,144 @@
+"""Composition, messages and resume of the configuration. Rules that join fields are in `test_rules.py`."""
+
+from pathlib import Path
+
+import pytest
+
+from segue.conf.errors import ConfigError
+from segue.conf.keys import flatten, known_keys
+from segue.conf.load import GROUPS, config_to_yaml, group_options, job_overrides, load_config
+from segue.conf.model_config import HiddenAct
+from segue.conf.schema import OnExceed, SegueConfig
+
+
+def message(*overrides: str, command: str = "train") -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides, command)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_result_is_plain_dataclasses_with_the_schema_defaults() -> None:
+    config = load_config(["train.steps=7", "train.on_exceed=drop", "model.hidden_act=silu"])
+    assert type(config) is SegueConfig
+    assert type(config.model.linear_attn_config.full_attn_layers) is list
+    assert config.train.steps == 7
+    assert config.train.on_exceed is OnExceed.drop
+    assert config.model.hidden_act is HiddenAct.silu
+    assert config.train.group_size == SegueConfig().train.group_size
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_shipped_group_option_composes(group: str) -> None:
+    for option in group_options(group):
+        assert isinstance(load_config([f"{group}={option}"]), SegueConfig)
+
+
+def test_pretraining_starts_from_random_weights_and_training_from_the_warm_start() -> None:
+    assert load_config([], "pretrain").run.init_from is None
+    assert load_config([], "train").run.init_from == "warm_start"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.stepz=3", "train.stepz must be a known key, got an unknown one; nearest: train.steps"),
+        ("lr=3", "lr must be a known key, got an unknown one; nearest: learner.optimizer.lr, pretrain.optimizer.lr"),
+        ("train.steps=3.7", "train.steps must be an integer, got 3.7"),
+        ("train.steps=null", "train.steps must be an integer, got null"),
+        ("train.on_exceed=foo", "train.on_exceed must be one of mask, drop, got foo"),
+        ("train=3", "train must be a section, got 3"),
+        ("env.success_return=much", "env.success_return must be a number or null, got much"),
+        (
+            "model.linear_attn_config.full_attn_layers=[a]",
+            "model.linear_attn_config.full_attn_layers must be a list, each an integer, got [a]",
+        ),
+        ("train.steps=1,2", "train.steps must be one value, got a sweep; add --multirun to run each, or quote it"),
+        (
+            "+train.steps=1",
+            "train.steps must be set as train.steps=<value>, got '+train.steps=1'; every key exists already",
+        ),
+        (
+            "~train.steps",
+            "train.steps must be set as train.steps=<value>, got '~train.steps'; every key exists already",
+        ),
+        ("train.steps", "override must read key=value, got 'train.steps': missing EQUAL at '<EOF>'"),
+    ],
+)
+def test_a_wrong_override_is_one_line_with_path_value_and_remedy(override: str, expected: str) -> None:
+    assert message(override) == expected
+
+
+def test_an_unknown_option_of_a_group_names_all_and_the_nearest() -> None:
+    expected = f"model must be one of {', '.join(group_options('model'))}, got 'tinny'; nearest: tiny"
+    assert message("model=tinny") == expected
+
+
+def test_added_keys_cannot_be_dropped_silently() -> None:
+    assert message("+train.foo=1").startswith("train.foo must be a known key")
+
+
+def test_keyword_arguments_of_an_environment_need_no_plus() -> None:
+    assert load_config(["env.kwargs.level=2"]).env.kwargs["level"] == 2
+    assert load_config(["env.kwargs={level: 2, names: [a, b]}"]).env.kwargs["names"] == ["a", "b"]
+
+
+def test_relative_paths_are_taken_from_the_launch_folder(tmp_path: Path) -> None:
+    (tmp_path / "bpe.json").write_text("{}")
+    config = load_config(
+        ["run.dir=runs/a", "run.init_from=../start", "tokenizer=bpe.json"], launch_folder=tmp_path / "."
+    )
+    assert config.run.dir == f"{tmp_path}/runs/a"
+    assert config.run.init_from == f"{tmp_path}/../start"
+    assert config.tokenizer == f"{tmp_path}/bpe.json"
+    assert load_config([], launch_folder=tmp_path).tokenizer == SegueConfig().tokenizer
+
+
+def store(folder: Path, *overrides: str) -> None:
+    config = load_config([f"run.dir={folder}", *overrides])
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(config_to_yaml(config))
+
+
+def test_a_stored_configuration_composes_to_itself(tmp_path: Path) -> None:
+    overrides = ["train.steps=5", "env.kwargs.level=2", "learner.advantage.kind=grpo", "seed=3"]
+    store(tmp_path, *overrides)
+    assert flatten(load_config([f"run.dir={tmp_path}"])) == flatten(load_config([f"run.dir={tmp_path}", *overrides]))
+    assert load_config([f"run.dir={tmp_path}"]).env.kwargs["level"] == 2
+
+
+def test_a_resumed_run_takes_the_named_few_changes(tmp_path: Path) -> None:
+    store(tmp_path, "train.steps=5", "seed=3")
+    config = load_config([f"run.dir={tmp_path}", "train.steps=9", "cluster.threads=2"])
+    assert (config.train.steps, config.cluster.threads, config.seed) == (9, 2, 3)
+
+
+def test_a_resumed_run_lists_the_changes_that_it_refuses(tmp_path: Path) -> None:
+    store(tmp_path, "train.steps=5", "seed=3")
+    text = message(f"run.dir={tmp_path}", "seed=4", "learner.optimizer.lr=1.0")
+    assert "learner.optimizer.lr: 0.0006 -> 1.0; seed: 3 -> 4;" in text
+    assert text.endswith("or start another run with run.dir=<new folder>")
+
+
+def test_the_whole_command_line_may_be_repeated_to_resume(tmp_path: Path) -> None:
+    store(tmp_path, "model=tiny", "seed=3")
+    assert load_config([f"run.dir={tmp_path}", "model=tiny", "seed=3"]).seed == 3
+    # without the seed it comes to another run
+    assert "seed: 3 -> 0" in message(f"run.dir={tmp_path}", "model=tiny")
+
+
+def test_sweeps_become_jobs_with_the_last_varying_fastest() -> None:
+    assert job_overrides(["seed=1,2", "train.steps=range(4,6)", "model=tiny"]) == [
+        ["seed=1", "train.steps=4", "model=tiny"],
+        ["seed=1", "train.steps=5", "model=tiny"],
+        ["seed=2", "train.steps=4", "model=tiny"],
+        ["seed=2", "train.steps=5", "model=tiny"],
+    ]
+
+
+def test_known_keys_are_the_leaves_and_the_sections_above_them() -> None:
+    leaves = {key for key in flatten(SegueConfig())}
+    sections = {key.rpartition(".")[0] for key in leaves if "." in key}
+    nested = {section.rpartition(".")[0] for section in sections if "." in section}
+    assert set(known_keys()) == leaves | sections | nested

@@ -1,0 +1,88 @@
+"""Each rule refuses what it names, with path, rule and value, and lets the default configuration pass."""
+
+import pytest
+
+from segue.conf.errors import ConfigError
+from segue.conf.load import load_config
+from segue.conf.rules import RULES, check_rules
+from segue.conf.schema import SegueConfig
+
+# rule's name -> (overrides that break it, the message)
+CASES = {
+    "values_in_range": (
+        ["train.groups_per_step=0"],
+        "train.groups_per_step must be at least 1, got 0",
+    ),
+    "optimizers_in_range": (
+        ["pretrain.optimizer.beta2=1.0"],
+        "pretrain.optimizer.beta2 must be in [0, 1), got 1.0",
+    ),
+    "segment_is_whole_chunks": (
+        ["learner.segment_tokens=100"],
+        "learner.segment_tokens must be a positive multiple of 64, got 100",
+    ),
+    "micro_step_holds_a_segment": (
+        ["learner.segment_tokens=128", "learner.micro_step_tokens=64"],
+        "learner.micro_step_tokens must be at least learner.segment_tokens (128), got 64",
+    ),
+    "backend_is_supported": (["learner.zero_stage=4"], "learner.zero_stage must be 1, 2 or 3, got 4"),
+    "gauge_fits_backend": (
+        ["learner.exact_backend=false"],
+        "learner.gauge_tolerance must be above 0 while learner.exact_backend is false, got 0.0",
+    ),
+    "reuse_needs_staleness": (
+        ["train.max_uses=2"],
+        "train.max_uses must be 1 while train.max_staleness is 0, got 2; set train.max_staleness=1",
+    ),
+    "groups_can_be_compared": (
+        ["train.group_size=1"],
+        "train.group_size must be at least 2: advantages compare a group's members, got 1",
+    ),
+    "every_rank_has_work": (
+        ["cluster.learner_ranks=5", "train.groups_per_step=2", "train.group_size=2"],
+        "cluster.learner_ranks must be at most the trajectories of a step (4), got 5",
+    ),
+    "turn_fits_episode": (
+        ["rollout.max_turn_tokens=80", "rollout.max_episode_tokens=64"],
+        "rollout.max_turn_tokens must be at most rollout.max_episode_tokens (64), got 80",
+    ),
+    "held_out_seeds_are_apart": (
+        ["eval.seed_start=1000"],
+        "eval.seed_start must be at least 1048576: training seeds are drawn below it, got 1000",
+    ),
+    "settings_have_effect": (
+        ["learner.loss.constant_tokens=7"],
+        "learner.loss.constant_tokens must be left alone, got 7; "
+        "it has no effect without learner.loss.normalisation=constant",
+    ),
+}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.__name__ for rule in RULES} == CASES.keys()
+
+
+def test_the_defaults_keep_every_rule() -> None:
+    check_rules(SegueConfig())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_broken_rule_names_path_rule_and_value(name: str) -> None:
+    overrides, expected = CASES[name]
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides)
+    assert str(caught.value) == expected
+
+
+def test_reuse_is_allowed_with_staleness() -> None:
+    assert load_config(["train.max_uses=2", "train.max_staleness=1"]).train.max_uses == 2
+
+
+def test_settings_have_effect_where_their_switch_is_on() -> None:
+    config = load_config(["learner.loss.constant_tokens=7", "learner.loss.normalisation=constant"])
+    assert config.learner.loss.constant_tokens == 7
+
+
+def test_ranges_of_the_schema_itself_name_the_full_path() -> None:
+    with pytest.raises(ConfigError, match=r"^learner\.loss\.ratio_low must be in \(0, 1\), got 5\.0$"):
+        load_config(["learner.loss.ratio_low=5.0"])
