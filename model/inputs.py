@@ -20,7 +20,7 @@ class PackedInputs:
     token_ids: Tensor
     """[T] int64."""
     offsets: Tensor
-    """[N + 1] int64; sequence n holds tokens offsets[n] up to offsets[n + 1]; starts at 0, ends at T. Empty ones allowed."""
+    """[N + 1] int64, from 0 to T; sequence n holds tokens offsets[n] up to offsets[n + 1], possibly none."""
 
     def __post_init__(self) -> None:
         if self.token_ids.dim() != 1 or self.offsets.dim() != 1 or self.offsets.numel() < 1:

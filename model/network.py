@@ -88,7 +88,7 @@ class SegueModel(nn.Module):
             state: where the sequences stand; its kind decides what returns (`model/state.py`, `model/pool.py`).
             routing: told whether to count and which experts to replay; holds this forward's routes afterwards.
         Returns:
-            Hidden states after the final norm [T, D], which `lm_head` turns into logits, and the state after the tokens.
+            Hidden states after the final norm [T, D], which `lm_head` turns into logits, and the state after them.
         """
         store = state.open(inputs)
         hidden = self.model(inputs.token_ids, store, routing, self.checkpointing)

@@ -188,9 +188,7 @@ class DifferentiableStore:
     def attend(self, layer: int, q: Tensor, rows: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
         """See `StateStore`."""
         self._rows.setdefault(layer, rows)
-        return mla_attention(
-            q, rows, self._state.rows[layer], kv_b, self.offsets, self._state.row_offsets, scale=scale
-        )
+        return mla_attention(q, rows, self._state.rows[layer], kv_b, self.offsets, self._state.row_offsets, scale=scale)
 
     def close(self) -> DifferentiableState:
         """The state after the new tokens, holding only their rows."""

@@ -1,0 +1,318 @@
+"""States of many sequences in place: fixed slots for the recurrent part, shared pages for the latent rows.
+
+Legend: N sequences of one forward, T new tokens, H heads, K key width, V value width, W convolution taps, C convolution
+channels, L latent width, R shared key width. A page holds `page_size` rows of every MLA layer.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segue.conf.model_config import ModelConfig
+from segue.kernels.mla.op import mla_attention, mla_decode
+from segue.model.inputs import PackedInputs
+
+
+class PoolExhausted(RuntimeError):
+    """No slot or too few pages are free.
+
+    Admission prevents it: `StatePool.free_slots`, `free_pages`, `pages_needed`.
+    """
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Slot:
+    """Place of one sequence's state in a pool; changed by the pool only."""
+
+    index: int
+    """Row of the recurrent tensors."""
+    num_tokens: int = 0
+    """Tokens that the state has consumed."""
+    pages: list[int] = field(default_factory=list)
+    """Pages of the latent rows in order; all but the last are full."""
+
+
+class StatePool:
+    """Slots and refcounted pages for the states of one model.
+
+    A fork shares full pages, which are never written again, and copies the partial one; so a write never meets a page
+    that another sequence reads.
+
+    Args:
+        config: the model's.
+        num_slots: sequences (and snapshots) that can be held.
+        num_pages: pages for all of them.
+        page_size: tokens of a page.
+        dtype: the model's activations; recurrent states are at least float32.
+        device: where the tensors live.
+    Invariants:
+        A fork and a moved state continue bit for bit as their source; no page leaks: tests/unit/model/test_pool.py.
+    Example:
+        >>> slot = pool.allocate()
+        >>> hidden, _ = model(prompt, pool.view([slot]), Routing())
+        >>> sibling = pool.fork(slot)
+        >>> hidden, _ = model(one_token_each, pool.view([slot, sibling]), Routing())
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.num_slots, self.num_pages, self.page_size = num_slots, num_pages, page_size
+        wide = torch.promote_types(dtype, torch.float32)
+        kda, mla = config.kda_layers, config.mla_layers
+        self.recurrent = tuple(torch.zeros(num_slots, *config.recurrent_shape, dtype=wide, device=device) for _ in kda)
+        self.conv = tuple(torch.zeros(num_slots, *config.conv_shape, dtype=dtype, device=device) for _ in kda)
+        self.pages = tuple(
+            torch.zeros(num_pages, page_size, config.latent_row_size, dtype=dtype, device=device) for _ in mla
+        )
+        self.page_table = torch.zeros(num_slots, 1, dtype=torch.int64, device=device)
+        self._free_slots = list(range(num_slots))
+        self._free_pages = list(range(num_pages))
+        self._num_owners = [0] * num_pages
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that can be allocated."""
+        return len(self._free_slots)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that can be taken."""
+        return len(self._free_pages)
+
+    def pages_needed(self, num_tokens: int, num_new_tokens: int) -> int:
+        """Pages that a sequence of `num_tokens` takes when fed `num_new_tokens` more; all of its pages from 0."""
+        return self._pages_of(num_tokens + num_new_tokens) - self._pages_of(num_tokens)
+
+    def size_bytes(self, num_tokens: int) -> int:
+        """Memory that a state of so many tokens holds here, unshared."""
+        fixed = sum(tensor[0].nbytes for tensor in (*self.recurrent, *self.conv))
+        return fixed + self._pages_of(num_tokens) * sum(tensor[0].nbytes for tensor in self.pages)
+
+    def allocate(self) -> Slot:
+        """A slot for a sequence that has consumed nothing.
+
+        Raises:
+            PoolExhausted: no slot is free.
+        """
+        slot = self._take_slot()
+        for tensor in (*self.recurrent, *self.conv):
+            tensor[slot.index].zero_()
+        return slot
+
+    def fork(self, slot: Slot) -> Slot:
+        """A second sequence that stands where this one stands; takes a page if the last one is partly filled.
+
+        Raises:
+            PoolExhausted: no slot or no page is free; nothing is taken then.
+        """
+        num_full = slot.num_tokens // self.page_size
+        num_partial = len(slot.pages) - num_full
+        if num_partial > self.free_pages:
+            raise PoolExhausted(f"fork needs {num_partial} page, free are {self.free_pages} of {self.num_pages}")
+        twin = self._take_slot()
+        twin.num_tokens = slot.num_tokens
+        for tensor in (*self.recurrent, *self.conv):
+            tensor[twin.index].copy_(tensor[slot.index])
+        for page in slot.pages[:num_full]:
+            self._num_owners[page] += 1
+        self._append_pages(twin, slot.pages[:num_full])
+        for page in slot.pages[num_full:]:
+            copy = self._take_page()
+            for tensor in self.pages:
+                tensor[copy].copy_(tensor[page])
+            self._append_pages(twin, [copy])
+        return twin
+
+    def free(self, slot: Slot) -> None:
+        """Give a slot and its share of pages back; the slot must not be used again."""
+        for page in slot.pages:
+            self._num_owners[page] -= 1
+            if self._num_owners[page] == 0:
+                self._free_pages.append(page)
+        slot.pages.clear()
+        heapq.heappush(self._free_slots, slot.index)
+
+    def view(self, slots: Sequence[Slot]) -> "PooledState":
+        """The states of these sequences for forwards, which change them in place; one view serves many forwards."""
+        return PooledState(self, slots)
+
+    def export(self, slot: Slot) -> dict[str, np.ndarray]:
+        """A copy of one state that leaves the pool: bits of every tensor, rows without their page structure."""
+        rows = self.row_places(slot.pages, slot.num_tokens)
+        arrays = {"num_tokens": np.array(slot.num_tokens)}
+        for layer, (recurrent, conv) in enumerate(zip(self.recurrent, self.conv, strict=True)):
+            arrays[f"recurrent.{layer}"] = _to_bits(recurrent[slot.index])
+            arrays[f"conv.{layer}"] = _to_bits(conv[slot.index])
+        for layer, pages in enumerate(self.pages):
+            arrays[f"rows.{layer}"] = _to_bits(pages.flatten(0, 1)[rows])
+        return arrays
+
+    def import_(self, arrays: Mapping[str, np.ndarray]) -> Slot:
+        """A slot that holds an exported state, bit for bit.
+
+        Raises:
+            PoolExhausted: no slot or too few pages are free; nothing is taken then.
+        """
+        num_tokens = int(arrays["num_tokens"])
+        self._check_pages(self._pages_of(num_tokens))
+        slot = self._take_slot()
+        self.grow(slot, num_tokens)
+        slot.num_tokens = num_tokens
+        rows = self.row_places(slot.pages, num_tokens)
+        for layer, (recurrent, conv) in enumerate(zip(self.recurrent, self.conv, strict=True)):
+            recurrent[slot.index] = _from_bits(arrays[f"recurrent.{layer}"], recurrent)
+            conv[slot.index] = _from_bits(arrays[f"conv.{layer}"], conv)
+        for layer, pages in enumerate(self.pages):
+            pages.flatten(0, 1)[rows] = _from_bits(arrays[f"rows.{layer}"], pages)
+        return slot
+
+    def grow(self, slot: Slot, num_new_tokens: int) -> None:
+        """Take the pages that the next tokens need; the caller has checked that they are free."""
+        num_pages = self.pages_needed(slot.num_tokens, num_new_tokens)
+        if num_pages:
+            self._append_pages(slot, [self._take_page() for _ in range(num_pages)])
+
+    def reserve(self, slots: Sequence[Slot], num_new_tokens: Sequence[int]) -> None:
+        """Take the pages that these sequences' next tokens need.
+
+        Raises:
+            PoolExhausted: too few pages are free; nothing is taken then.
+        """
+        needed = sum(map(self.pages_needed, (slot.num_tokens for slot in slots), num_new_tokens))
+        self._check_pages(needed)
+        if needed:
+            for slot, num_new in zip(slots, num_new_tokens, strict=True):
+                self.grow(slot, num_new)
+
+    def row_places(self, pages: Sequence[int], end: int, start: int = 0) -> Tensor:
+        """Places of rows start up to end of a sequence among the rows of all pages, [end - start] int64."""
+        device = self.page_table.device
+        first = start // self.page_size
+        used = torch.tensor(pages[first : self._pages_of(end)], dtype=torch.int64, device=device)
+        places = used[:, None] * self.page_size + torch.arange(self.page_size, device=device)
+        return places.flatten()[start - first * self.page_size : end - first * self.page_size]
+
+    def _pages_of(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def _check_pages(self, needed: int) -> None:
+        if needed > self.free_pages:
+            raise PoolExhausted(f"{needed} pages are needed, free are {self.free_pages} of {self.num_pages}")
+
+    def _take_slot(self) -> Slot:
+        if not self._free_slots:
+            raise PoolExhausted(f"all {self.num_slots} slots are taken")
+        # the lowest, so that a batch tends to be a run of slots
+        return Slot(index=heapq.heappop(self._free_slots))
+
+    def _take_page(self) -> int:
+        page = self._free_pages.pop()
+        self._num_owners[page] = 1
+        return page
+
+    def _append_pages(self, slot: Slot, pages: Sequence[int]) -> None:
+        start, end = len(slot.pages), len(slot.pages) + len(pages)
+        if end > self.page_table.shape[1]:
+            wider = self.page_table.new_zeros(self.num_slots, 2 * end)
+            wider[:, : self.page_table.shape[1]] = self.page_table
+            self.page_table = wider
+        self.page_table[slot.index, start:end] = torch.tensor(pages, dtype=torch.int64)
+        slot.pages.extend(pages)
+
+
+class PooledState:
+    """The states of chosen sequences between two forwards: a `SequenceState` over a pool."""
+
+    def __init__(self, pool: StatePool, slots: Sequence[Slot]) -> None:
+        self.pool, self.slots = pool, tuple(slots)
+        indices = [slot.index for slot in slots]
+        assert len(set(indices)) == len(indices), f"a sequence stands twice in one forward: {indices}"
+        self.index = torch.tensor(indices, dtype=torch.int64, device=pool.page_table.device)
+
+    def open(self, inputs: PackedInputs) -> "PooledStore":
+        """Start a forward: takes the pages that the new tokens need.
+
+        Raises:
+            PoolExhausted: too few pages are free; the states are unchanged then.
+        """
+        assert not torch.is_grad_enabled(), "states in place carry no gradient: call under torch.no_grad()"
+        return PooledStore(self, inputs)
+
+
+class PooledStore:
+    """One forward over the states of a pool."""
+
+    def __init__(self, state: PooledState, inputs: PackedInputs) -> None:
+        pool, slots = state.pool, state.slots
+        assert len(slots) == inputs.num_sequences, (len(slots), inputs.num_sequences)
+        self.offsets = inputs.offsets
+        self._state, self._pool, self._index = state, pool, state.index
+        self._num_new = inputs.lengths.tolist()
+        self.incremental = all(num_new == 1 for num_new in self._num_new)
+        pool.reserve(slots, self._num_new)
+        device = self._index.device
+        if self.incremental:
+            size = pool.page_size
+            places = [slot.pages[-1] * size + slot.num_tokens % size for slot in slots]
+            self._places = torch.tensor(places, dtype=torch.int64, device=device)
+            self._lengths = torch.tensor([slot.num_tokens + 1 for slot in slots], dtype=torch.int64, device=device)
+            max_pages = max((len(slot.pages) for slot in slots), default=0)
+            self._page_table = pool.page_table[self._index, :max_pages]
+        else:
+            spans = list(zip(slots, self._num_new, strict=True))
+            self._places = torch.cat(
+                [pool.row_places(slot.pages, slot.num_tokens + new, slot.num_tokens) for slot, new in spans]
+            )
+            self._prior_places = torch.cat([pool.row_places(slot.pages, slot.num_tokens) for slot in slots])
+            counts = torch.tensor([0, *(slot.num_tokens for slot in slots)], device=device)
+            self._prior_offsets = counts.cumsum(0)
+
+    def read_recurrent(self, layer: int) -> tuple[Tensor, Tensor]:
+        """See `StateStore`."""
+        return self._pool.recurrent[layer][self._index], self._pool.conv[layer][self._index]
+
+    def write_recurrent(self, layer: int, recurrent: Tensor, conv: Tensor) -> None:
+        """See `StateStore`."""
+        self._pool.recurrent[layer].index_copy_(0, self._index, recurrent)
+        self._pool.conv[layer].index_copy_(0, self._index, conv)
+
+    def attend(self, layer: int, q: Tensor, rows: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
+        """See `StateStore`."""
+        pages = self._pool.pages[layer]
+        all_rows = pages.flatten(0, 1)
+        all_rows.index_copy_(0, self._places, rows)
+        if self.incremental:
+            return mla_decode(q, pages, self._page_table, self._lengths, kv_b, scale=scale)
+        prior_rows = all_rows[self._prior_places]
+        return mla_attention(q, rows, prior_rows, kv_b, self.offsets, self._prior_offsets, scale=scale)
+
+    def close(self) -> PooledState:
+        """Count the new tokens as consumed."""
+        for slot, num_new in zip(self._state.slots, self._num_new, strict=True):
+            slot.num_tokens += num_new
+        return self._state
+
+
+def _to_bits(tensor: Tensor) -> np.ndarray:
+    """A copy as a numpy array; bfloat16, which numpy lacks, as int16 of the same bits."""
+    tensor = tensor.detach().to("cpu", copy=True).contiguous()
+    return tensor.view(torch.int16).numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _from_bits(array: np.ndarray, like: Tensor) -> Tensor:
+    """Inverse of `_to_bits`, in the dtype of `like`."""
+    tensor = torch.from_numpy(np.array(array))
+    tensor = tensor.view(torch.bfloat16) if tensor.dtype is torch.int16 else tensor
+    assert tensor.dtype is like.dtype, f"state of {tensor.dtype} moved into a pool of {like.dtype}"
+    return tensor
