@@ -1,0 +1,166 @@
+"""Tools: what a model may call, and what is wrong with a call that it made.
+
+A tool's parameters are a JSON schema. Only the keywords that `find_problem` checks are accepted, so that a schema never
+promises more than is held: type, properties, required, items, enum, minimum, maximum, description.
+"""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_KEYWORDS = {"type", "properties", "required", "items", "enum", "minimum", "maximum", "description"}
+_HINTS: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_MAX_QUOTED_CHARS = 60
+_SPEC_ATTRIBUTE = "tool_spec"
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it.
+
+    Raises:
+        ValueError: the schema is not an object's, or has a keyword that is not checked.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON schema of the arguments, an object; arguments beyond its properties are refused."""
+
+    def __post_init__(self) -> None:
+        if self.parameters.get("type") != "object":
+            raise ValueError(f"parameters of tool {self.name!r} must be a JSON schema of type object")
+        _check_schema(self.name, self.parameters)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """One call as the model wrote it: nothing about it is known to be right."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def object_schema(properties: dict[str, dict[str, Any]], optional: Iterable[str] = ()) -> dict[str, Any]:
+    """JSON schema of an object whose properties are required but for the optional ones."""
+    required = [name for name in properties if name not in set(optional)]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def tool(description: str) -> Callable[[_Method], _Method]:
+    """Marks a method of a `ToolEnv` as a tool; its name and type hints become the schema.
+
+    Hints may be `str`, `int`, `float`, `bool` or a `Literal` of strings; a parameter with a default is optional.
+
+    Raises:
+        TypeError: a parameter has another hint, or none.
+    """
+
+    def mark(method: _Method) -> _Method:
+        hints = get_type_hints(method)
+        properties, optional = {}, []
+        for parameter in list(inspect.signature(method).parameters.values())[1:]:
+            properties[parameter.name] = _schema_of_hint(method.__name__, parameter.name, hints.get(parameter.name))
+            if parameter.default is not inspect.Parameter.empty:
+                optional.append(parameter.name)
+        spec = ToolSpec(name=method.__name__, description=description, parameters=object_schema(properties, optional))
+        setattr(method, _SPEC_ATTRIBUTE, spec)
+        return method
+
+    return mark
+
+
+def collect_tools(owner: type) -> tuple[ToolSpec, ...]:
+    """The tools that a class's methods are marked as, base classes first, in the order of definition."""
+    specs: dict[str, ToolSpec] = {}
+    for base in reversed(owner.__mro__):
+        for value in vars(base).values():
+            spec = getattr(value, _SPEC_ATTRIBUTE, None)
+            if isinstance(spec, ToolSpec):
+                specs[spec.name] = spec
+    return tuple(specs.values())
+
+
+def find_problem(tools: tuple[ToolSpec, ...], call: ToolCall) -> str | None:
+    """Says why a call cannot be run, in words for the model; None when it can."""
+    spec = next((spec for spec in tools if spec.name == call.name), None)
+    if spec is None:
+        return f"no tool {_quote(call.name)}; tools: {', '.join(spec.name for spec in tools)}"
+    if not isinstance(call.arguments, dict):
+        return f"{spec.name} takes named arguments, got {_quote(call.arguments)}"
+    return _find_violation(spec.name, spec.parameters, call.arguments)
+
+
+def _find_violation(path: str, schema: dict[str, Any], value: Any) -> str | None:
+    kind = schema.get("type")
+    if kind is not None and not _has_type(kind, value):
+        return f"{path} must be of type {kind}, got {_quote(value)}"
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{path} must be one of {', '.join(map(str, schema['enum']))}, got {_quote(value)}"
+    if "minimum" in schema and value < schema["minimum"]:
+        return f"{path} must be at least {schema['minimum']}, got {_quote(value)}"
+    if "maximum" in schema and value > schema["maximum"]:
+        return f"{path} must be at most {schema['maximum']}, got {_quote(value)}"
+    if isinstance(value, list) and "items" in schema:
+        return _first(_find_violation(f"{path}[{i}]", schema["items"], item) for i, item in enumerate(value))
+    if isinstance(value, dict) and "properties" in schema:
+        properties = schema["properties"]
+        for name in schema.get("required", ()):
+            if name not in value:
+                return f"{path} needs {name}"
+        for name in value:
+            if name not in properties:
+                return f"{path} takes no {_quote(name)}; it takes: {', '.join(properties) or 'nothing'}"
+        return _first(_find_violation(f"{path}.{name}", properties[name], item) for name, item in value.items())
+    return None
+
+
+def _first(problems: Iterable[str | None]) -> str | None:
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _has_type(kind: str, value: Any) -> bool:
+    # bool is an int to Python but not to JSON, and JSON has no NaN
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return isinstance(value, _TYPES[kind])
+
+
+def _quote(value: Any) -> str:
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"
+
+
+def _check_schema(path: str, schema: dict[str, Any]) -> None:
+    unknown = set(schema) - _KEYWORDS
+    if unknown:
+        raise ValueError(f"schema of {path} may use {sorted(_KEYWORDS)}, got {sorted(unknown)}")
+    if "type" in schema and schema["type"] not in _TYPES:
+        raise ValueError(f"type of {path} must be one of {sorted(_TYPES)}, got {schema['type']!r}")
+    if "items" in schema:
+        _check_schema(f"{path}[]", schema["items"])
+    for name, inner in schema.get("properties", {}).items():
+        _check_schema(f"{path}.{name}", inner)
+
+
+def _schema_of_hint(method: str, name: str, hint: Any) -> dict[str, Any]:
+    if get_origin(hint) is Literal and all(isinstance(member, str) for member in get_args(hint)):
+        return {"type": "string", "enum": list(get_args(hint))}
+    if hint not in _HINTS:
+        raise TypeError(f"parameter {name} of tool {method} must be str, int, float, bool or a Literal, got {hint!r}")
+    return {"type": _HINTS[hint]}
