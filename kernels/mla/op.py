@@ -55,9 +55,7 @@ def mla_attention(
     return MlaAttention.apply(q, rows, prior_rows, kv_b, own, prior, scale)
 
 
-def mla_decode(
-    q: Tensor, pages: Tensor, page_table: Tensor, lengths: Tensor, kv_b: Tensor, *, scale: float
-) -> Tensor:
+def mla_decode(q: Tensor, pages: Tensor, page_table: Tensor, lengths: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
     """Attention of one token a sequence over the rows in its pages.
 
     Args:

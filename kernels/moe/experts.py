@@ -24,8 +24,8 @@ class Experts(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         num_tokens, top_k = expert_ids.shape
         num_experts, hidden, width = w1.shape
-        order_P = torch.argsort(expert_ids.view(-1), stable=True)
-        counts = torch.bincount(expert_ids.view(-1), minlength=num_experts).tolist()
+        order_P = torch.argsort(expert_ids.reshape(-1), stable=True)
+        counts = torch.bincount(expert_ids.reshape(-1), minlength=num_experts).tolist()
         token_P = order_P // top_k
         z_PL = z.index_select(0, token_P)
         gate_PF = z.new_empty(num_tokens * top_k, hidden)
@@ -63,7 +63,7 @@ class Experts(torch.autograd.Function):
             torch.mm(dgate_PF[rows], w1[expert], out=dz_PL[rows])
             dz_PL[rows].addmm_(dup_PF[rows], w3[expert])
         dweights = torch.empty_like(weights)
-        dweights.view(-1)[order_P] = dweights_P.to(weights.dtype)
+        dweights.reshape(-1)[order_P] = dweights_P.to(weights.dtype)
         return _sum_pairs(dz_PL, order_P, top_k), None, dweights, dw1, dw3, dw2, None
 
 

@@ -27,13 +27,16 @@ def naive_experts(
     z_TL: Tensor, expert_ids_Tk: Tensor, weights_Tk: Tensor, w1_EFL: Tensor, w3_EFL: Tensor, w2_ELF: Tensor,
     beta: float | None, linear_beta: float | None,
 ) -> Tensor:  # fmt: skip
-    """Weighted sum over the chosen experts, every expert computed for every token, at least fp32."""
+    """Weighted sum over the chosen experts; products in the dtype of `z`, weighting and sum in at least fp32."""
     dtype = torch.promote_types(z_TL.dtype, torch.float32)
-    z, w1, w3, w2 = z_TL.to(dtype), w1_EFL.to(dtype), w3_EFL.to(dtype), w2_ELF.to(dtype)
-    dense_TE = z.new_zeros(z.shape[0], w1.shape[0]).scatter_add(1, expert_ids_Tk, weights_Tk.to(dtype))
-    gate_TEF, up_TEF = torch.einsum("tl,efl->tef", z, w1), torch.einsum("tl,efl->tef", z, w3)
-    if beta is None or linear_beta is None:
-        hidden_TEF = naive_swiglu(gate_TEF, up_TEF)
-    else:
-        hidden_TEF = naive_situ_glu(gate_TEF, up_TEF, beta, linear_beta)
-    return torch.einsum("te,tef,elf->tl", dense_TE, hidden_TEF, w2).to(z_TL.dtype)
+    u_TL = torch.zeros_like(z_TL, dtype=dtype)
+    for expert in range(w1_EFL.shape[0]):
+        gate_TF, up_TF = z_TL @ w1_EFL[expert].t(), z_TL @ w3_EFL[expert].t()
+        if beta is None or linear_beta is None:
+            hidden_TF = naive_swiglu(gate_TF, up_TF)
+        else:
+            hidden_TF = naive_situ_glu(gate_TF, up_TF, beta, linear_beta)
+        out_TL = hidden_TF @ w2_ELF[expert].t()
+        weight_T = (weights_Tk * (expert_ids_Tk == expert)).sum(1)
+        u_TL = u_TL + weight_T.to(dtype).unsqueeze(1) * out_TL.to(dtype)
+    return u_TL.to(z_TL.dtype)

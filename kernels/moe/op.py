@@ -94,7 +94,8 @@ def experts(
         )
     if expert_ids.shape != weights.shape or expert_ids.shape[0] != z.shape[0]:
         raise ValueError(
-            f"expert_ids and weights must be [{z.shape[0]}, k], got {tuple(expert_ids.shape)} and {tuple(weights.shape)}"
+            f"expert_ids and weights must be [{z.shape[0]}, k], got {tuple(expert_ids.shape)} and "
+            f"{tuple(weights.shape)}"
         )
     if (beta is None) != (linear_beta is None):
         raise ValueError(f"beta and linear_beta must both be given or both be None, got {beta}, {linear_beta}")
