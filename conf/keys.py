@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from segue.conf.schema import SegueConfig
 
 # dictionaries whose keys are the user's
-FREE_FORM = ("env.kwargs", "env.variants")
+FREE_FORM = ("env.kwargs", "env.eval_options", "env.variants")
 
 
 def known_keys() -> list[str]:

@@ -54,6 +54,7 @@ _ABOVE_ZERO = (
     "rollout.max_episode_s",
     "rollout.temperature",
     "eval.temperature",
+    "eval.timeout_s",
     "learner.step_timeout_s",
     "train.wait_timeout_s",
     "cluster.start_timeout_s",

@@ -58,6 +58,8 @@ class EnvConfig:
     """`sql`, or a gymnasium id such as `my_package:MyEnv-v0` (also found in the launch folder)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment's constructor."""
+    eval_options: dict[str, Any] = field(default_factory=dict)
+    """Reset options of every evaluation episode: what makes its tasks held out, beside their seeds."""
     variants: dict[str, Any] = field(default_factory=dict)
     """Name to reset options: held-out variations (schemas, phrasings, levels) that the final evaluation adds."""
     workers: int = 1
@@ -217,6 +219,8 @@ class EvalConfig:
     """Temperature of the sampled figure; the greedy figure stands beside it."""
     seed_start: int = 1_000_000_000
     """First held-out task seed; training seeds lie below."""
+    timeout_s: float = 600.0
+    """Longest wait for one evaluation, in seconds."""
 
 
 @dataclass(kw_only=True, slots=True)
