@@ -14,6 +14,13 @@ class OnExceed(Enum):
     drop = "drop"
 
 
+class OnSwap(Enum):
+    """What new weights do to the states that older weights built."""
+
+    keep = "keep"
+    rebuild = "rebuild"
+
+
 class ZeroVariance(Enum):
     """What happens to trajectories whose group carries no advantage."""
 
@@ -94,6 +101,8 @@ class RolloutConfig:
     """Wall seconds of an episode."""
     temperature: float = 1.0
     """Sampling temperature in training; > 0."""
+    on_swap: OnSwap = OnSwap.keep
+    """States at a weight swap: `keep` goes on from them; `rebuild` feeds every live session again."""
     max_attempts: int = 3
     """Times an episode is played again after an infrastructure failure."""
 
