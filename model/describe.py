@@ -1,0 +1,126 @@
+"""What a model costs: parameters, state and operations, counted on a model without memory."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from segue.conf.model_config import LayerKind, ModelConfig
+from segue.model.network import SegueModel, build_model
+
+CONTEXT_LENGTHS = (8_192, 65_536, 262_144, 1_048_576)
+"""Tokens at which costs that grow with the context are given: 8K, 64K, 256K, 1M."""
+
+
+def describe(config: ModelConfig) -> dict[str, Any]:
+    """Costs of a model, as a plain dictionary.
+
+    Returns:
+        `layers`: counts by kind.
+        `parameters`: `total`; `active` (those that one token meets: its experts of all, the head, not the embedding
+            table); `components` (sums by part); `per_layer` (one KDA layer, one MLA layer, one routed expert, one
+            MoE layer without its routed experts).
+        `weights_bytes`: in bfloat16, without the few that stay float32.
+        `state`: bytes of one sequence: `recurrent_bytes` (float32), `conv_bytes` and `row_bytes_per_token` (bfloat16),
+            `sequence_bytes` by context length.
+        `flops_per_token`: multiplications and additions of one token's forward: `matmul` (weights), `kda_state`
+            (recurrent form), and by context length `decode` (all of it, latent attention absorbed) and `prefill` (all
+            of it, latent attention expanded).
+    """
+    model = build_model(config, torch.bfloat16, "meta")
+    components = _components(model)
+    total = sum(components.values())
+    share = config.num_experts_per_token / config.num_experts
+    active = total - components["embedding"] - round(components["routed experts"] * (1 - share))
+    return {
+        "layers": {
+            "kda": len(config.kda_layers),
+            "mla": len(config.mla_layers),
+            "dense": config.first_k_dense_replace,
+            "moe": len(config.moe_layers),
+        },
+        "parameters": {
+            "total": total,
+            "active": active,
+            "components": components,
+            "per_layer": _per_layer(model, config),
+        },
+        "weights_bytes": 2 * total,
+        "state": _state(config),
+        "flops_per_token": _flops_per_token(config, active),
+    }
+
+
+def _components(model: SegueModel) -> dict[str, int]:
+    """Parameters by part of the model; every parameter belongs to one part."""
+    kinds = model.config.layer_kinds
+    sums: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        sums[_component(name, kinds)] += parameter.numel()
+    return dict(sums)
+
+
+def _component(name: str, kinds: tuple[LayerKind, ...]) -> str:
+    if name.startswith("lm_head"):
+        return "head"
+    if name.startswith("model.embed_tokens"):
+        return "embedding"
+    if "_res_norm." in name or "_res_proj." in name:
+        return "attention residuals"
+    if ".self_attn." in name:
+        layer = int(name.split(".")[2])
+        return "KDA" if kinds[layer] is LayerKind.kda else "MLA"
+    if ".experts.w" in name:
+        return "routed experts"
+    if ".shared_experts." in name:
+        return "shared experts"
+    if ".gate.weight" in name:
+        return "router"
+    if ".routed_expert_" in name:
+        return "latent projections"
+    return "dense MLP" if ".mlp." in name else "norms"
+
+
+def _per_layer(model: SegueModel, config: ModelConfig) -> dict[str, int]:
+    layers = model.model.layers
+    sizes: dict[str, int] = {}
+    for key, indices in (("kda", config.kda_layers), ("mla", config.mla_layers)):
+        if indices:
+            sizes[key] = sum(p.numel() for p in layers[indices[0]].self_attn.parameters())
+    moe = layers[config.moe_layers[0]].block_sparse_moe
+    routed = sum(p.numel() for p in moe.experts.parameters())
+    sizes["routed_expert"] = routed // config.num_experts
+    sizes["moe_without_routed_experts"] = sum(p.numel() for p in moe.parameters()) - routed
+    return sizes
+
+
+def _state(config: ModelConfig) -> dict[str, Any]:
+    num_heads, value_size, key_size = config.recurrent_shape
+    num_taps, num_channels = config.conv_shape
+    recurrent = 4 * len(config.kda_layers) * num_heads * value_size * key_size
+    conv = 2 * len(config.kda_layers) * num_taps * num_channels
+    row = 2 * len(config.mla_layers) * config.latent_row_size
+    return {
+        "recurrent_bytes": recurrent,
+        "conv_bytes": conv,
+        "row_bytes_per_token": row,
+        "sequence_bytes": {length: recurrent + conv + row * length for length in CONTEXT_LENGTHS},
+    }
+
+
+def _flops_per_token(config: ModelConfig, active: int) -> dict[str, Any]:
+    num_heads, value_size, key_size = config.recurrent_shape
+    # per state entry: decay 1, prediction 2, rank-one update 2, read 2
+    kda_state = 7 * len(config.kda_layers) * num_heads * value_size * key_size
+    num_mla, num_mla_heads = len(config.mla_layers), config.num_attention_heads
+    query_size = config.qk_nope_head_dim + config.qk_rope_head_dim
+    # per earlier token and head: a score and a weighted value
+    expanded = 2 * num_mla * num_mla_heads * (query_size + config.v_head_dim)
+    absorbed = 2 * num_mla * num_mla_heads * (config.latent_row_size + config.kv_lora_rank)
+    matmul = 2 * active
+    return {
+        "matmul": matmul,
+        "kda_state": kda_state,
+        "decode": {length: matmul + kda_state + absorbed * length for length in CONTEXT_LENGTHS},
+        "prefill": {length: matmul + kda_state + expanded * length for length in CONTEXT_LENGTHS},
+    }
