@@ -1,0 +1,117 @@
+"""The module that the backend wraps: one micro-step, flat tensors in, flat tensors out.
+
+Legend: T tokens of a packed row, N sequences, J labels, P prior rows, L layers with routed experts, k experts a token,
+E experts, B bins.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from segue.kernels.head.op import token_logprob
+from segue.model.inputs import PackedInputs
+from segue.model.network import SegueModel
+from segue.model.routing import Routing
+from segue.model.state import DifferentiableState
+
+
+class TensorLayout(NamedTuple):
+    """One tensor of a state, for one sequence or one token."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLayout:
+    """The flat form of N sequences' states: consumed [N], row borders [N + 1], then the tensors below in this order."""
+
+    per_sequence: tuple[TensorLayout, ...]
+    """Each [N, *shape]; replaced by every forward."""
+    per_token: tuple[TensorLayout, ...]
+    """Each [P, *shape], sequence after sequence; a forward returns the rows of its own tokens only."""
+    device: torch.device
+
+
+class SegmentOutputs(NamedTuple):
+    """What `SegmentModule.forward` returns, by name."""
+
+    logprob: Tensor
+    """[J], nats, at least float32: of each label."""
+    entropy: Tensor
+    """[J], nats: of the distribution that each label comes from."""
+    value: Tensor
+    """[0]: there is no critic."""
+    route_histogram: Tensor
+    """[L, E, B] int64; zeros when not counted."""
+    expert_ids: Tensor
+    """[T, L, k] int64: experts that each token took."""
+    state: tuple[Tensor, ...]
+    """Flat state after the tokens (`StateLayout`), with the rows of these tokens only."""
+
+
+class SegmentModule(nn.Module):
+    """The model with its head, behind flat tensors: a backend's hooks see neither dataclasses nor keywords."""
+
+    def __init__(self, model: SegueModel, num_bins: int) -> None:
+        super().__init__()
+        self.model = model
+        self.num_bins = num_bins
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        label_positions: Tensor,
+        label_ids: Tensor,
+        temperature: Tensor,
+        offsets: Tensor,
+        count_routes: bool,
+        replay_ids: Tensor,
+        *state_in: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Run one micro-step.
+
+        Args:
+            token_ids: [T] int64.
+            label_positions: [J] int64, positions whose next token's log-probability is wanted.
+            label_ids: [J] int64, those next tokens.
+            temperature: [J], > 0.
+            offsets: [N + 1] int64, borders of the sequences.
+            count_routes: add the tokens to the router's statistics.
+            replay_ids: [T, L, k] int64, experts to take; no rows lets the router choose.
+            state_in: flat state before the tokens (`StateLayout`).
+        Returns:
+            The fields of `SegmentOutputs`, the state's tensors last.
+        """
+        config = self.model.config
+        routing = Routing(
+            count=count_routes, replay_ids=replay_ids if replay_ids.shape[0] else None, num_bins=self.num_bins
+        )
+        state = DifferentiableState.unflatten(config, state_in)
+        hidden, new_state = self.model(PackedInputs(token_ids=token_ids, offsets=offsets), state, routing)
+        assert isinstance(new_state, DifferentiableState), type(new_state)
+        logprob, entropy = token_logprob(
+            hidden.index_select(0, label_positions), self.model.lm_head.weight, label_ids, temperature
+        )
+        value = logprob.new_zeros(0)
+        return logprob, entropy, value, routing.histogram, routing.expert_ids, *new_state.flatten()
+
+
+def state_layout(model: SegueModel) -> StateLayout:
+    """The flat form of this model's states."""
+    weight = model.lm_head.weight
+    template = DifferentiableState.zeros(model.config, 1, weight.dtype, weight.device)
+    return StateLayout(
+        per_sequence=tuple(
+            TensorLayout(tuple(tensor.shape[1:]), tensor.dtype) for tensor in (*template.recurrent, *template.conv)
+        ),
+        per_token=tuple(TensorLayout(tuple(tensor.shape[1:]), tensor.dtype) for tensor in template.rows),
+        device=weight.device,
+    )
+
+
+def unpack_outputs(outputs: tuple[Tensor, ...]) -> SegmentOutputs:
+    """Name what `SegmentModule.forward` returned."""
+    return SegmentOutputs(*outputs[:5], state=tuple(outputs[5:]))

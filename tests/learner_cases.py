@@ -1,0 +1,165 @@
+"""Small models, ragged trajectories and whole-sequence gradients for the learner's tests.
+
+Weights decay slowly (alpha of at least 0.998 a token): with fast decay a state that leaks, or is lost, hides.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segue.conf.model_config import LinearAttnConfig, ModelConfig
+from segue.learner.bare_backend import BareBackend
+from segue.learner.batch import TokenBatch
+from segue.learner.schedule import SegmentSchedule
+from segue.learner.segment_module import SegmentModule, state_layout
+from segue.learner.sweeps import LossFunction, SweepResult, run_sweeps
+from segue.model.inputs import PackedInputs
+from segue.model.network import SegueModel, build_model
+from segue.model.routing import Routing
+from segue.model.state import DifferentiableState
+
+NUM_BINS = 64
+
+
+def make_config(**changes) -> ModelConfig:
+    """Both layer kinds, two residual blocks, a dense and three MoE layers; about 60,000 parameters."""
+    config = ModelConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_attention_heads=2,
+        intermediate_size=64,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=8,
+        v_head_dim=16,
+        linear_attn_config=LinearAttnConfig(full_attn_layers=[2, 4], num_heads=1, head_dim=32),
+        num_experts=8,
+        num_experts_per_token=2,
+        moe_intermediate_size=16,
+        routed_expert_hidden_size=16,
+    )
+    return replace(config, **changes)
+
+
+def make_model(config: ModelConfig, dtype: torch.dtype = torch.float64, seed: int = 0) -> SegueModel:
+    """Slow decay, residual queries and router biases away from their start at zero."""
+    generator = torch.Generator().manual_seed(seed)
+    model = build_model(config, dtype)
+    model.init_weights(generator)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("A_log"):
+                parameter.copy_(0.1 * noise)
+            elif name.endswith("dt_bias"):
+                parameter.copy_(-9.0 + noise.clamp(-1.0, 1.0))
+            elif name.endswith("f_b_proj.weight"):
+                parameter.mul_(0.1)
+            elif name.endswith(("res_proj.weight", "lm_head.weight")):
+                parameter.copy_(0.3 * noise)
+        for buffer in model.buffers():
+            buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
+    return model
+
+
+def make_batch(
+    lengths: Sequence[int], vocab_size: int, seed: int = 0, replay_ids: Sequence | None = None
+) -> TokenBatch:
+    """Random tokens, two thirds of them labels, temperatures between 0.7 and 1.3."""
+    rng = np.random.default_rng(seed)
+    token_ids = [rng.integers(0, vocab_size, length) for length in lengths]
+    is_label = [rng.random(length) < 2 / 3 for length in lengths]
+    for labels in is_label:
+        labels[0] = False
+    temperature = [rng.uniform(0.7, 1.3, length).astype(np.float32) for length in lengths]
+    return TokenBatch.pack(token_ids, is_label, temperature, replay_ids)
+
+
+def make_loss(batch: TokenBatch, seed: int = 0) -> LossFunction:
+    """A loss that no split by segments gives: per trajectory a squared sum of weighted log-probabilities, and entropy."""
+    rng = np.random.default_rng(seed)
+    weight = torch.from_numpy(rng.normal(size=batch.num_labels))
+    owner = torch.from_numpy(np.repeat(np.arange(len(batch.lengths)), np.diff(batch.offsets))[batch.is_label])
+
+    def loss(logprob: Tensor, entropy: Tensor, numbers: Tensor) -> Tensor:
+        sums = logprob.new_zeros(len(batch.lengths)).index_add(0, owner[numbers], logprob * weight[numbers].to(logprob))
+        return (0.01 * sums.square() + sums).sum() + 0.1 * (entropy * weight[numbers].to(logprob)).sum()
+
+    return loss
+
+
+def whole_step(model: SegueModel, batch: TokenBatch, loss_fn: LossFunction) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Gradient of each parameter, log-probabilities and expert ids, each trajectory run alone, whole, without segments.
+
+    The head is written out here; nothing of the learner takes part but the batch's arrays.
+    """
+    model.zero_grad()
+    logprobs, entropies, routes = [], [], []
+    for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+        token_ids = torch.from_numpy(batch.token_ids[start:end])
+        temperature = torch.from_numpy(batch.temperature[start:end])
+        is_label = torch.from_numpy(batch.is_label[start:end])
+        replay = None if batch.replay_ids is None else torch.from_numpy(batch.replay_ids[start:end])
+        dtype = model.lm_head.weight.dtype
+        routing = Routing(replay_ids=replay)
+        hidden, _ = model(PackedInputs.pack([token_ids]), DifferentiableState.zeros(model.config, 1, dtype), routing)
+        wide = torch.promote_types(dtype, torch.float32)
+        logits = model.lm_head(hidden).to(wide)[:-1] / temperature[1:, None].to(wide)
+        log_p = torch.log_softmax(logits, -1)
+        logprobs.append(log_p.gather(1, token_ids[1:, None]).squeeze(1)[is_label[1:]])
+        entropies.append(-(log_p.exp() * log_p).sum(-1)[is_label[1:]])
+        routes.append(routing.expert_ids)
+    logprob = torch.cat(logprobs)
+    loss_fn(logprob, torch.cat(entropies), torch.arange(len(logprob))).backward()
+    grads = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    return grads, logprob.detach(), torch.cat(routes)
+
+
+def sweep_step(
+    model: SegueModel,
+    batch: TokenBatch,
+    loss_fn: LossFunction,
+    *,
+    segment_tokens: int,
+    micro_step_tokens: int,
+    num_ranks: int = 1,
+    sweep_all: bool = False,
+    is_exact: bool = True,
+) -> tuple[dict[str, Tensor], list[SweepResult]]:
+    """The same gradients by the sweeps on the bare module; ranks run one after another and gather in one place."""
+    model.zero_grad()
+    backend = BareBackend(SegmentModule(model, NUM_BINS), state_layout(model))
+    schedule = SegmentSchedule.build(
+        batch.lengths, num_ranks, segment_tokens, micro_step_tokens, pair_cost=0.01, sweep_all=sweep_all
+    )
+    results = [run_sweeps(backend, rank, batch, loss_fn, is_exact=is_exact) for rank in schedule.ranks]
+    grads = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    return grads, results
+
+
+def worst_error(grads: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
+    """Largest max|difference| / RMS(reference) over the tensors, with its name; a zero reference must be met exactly."""
+    assert grads.keys() == reference.keys()
+    errors = {}
+    for name, wanted in reference.items():
+        difference = float((grads[name].double() - wanted.double()).abs().max())
+        rms = float(wanted.double().square().mean().sqrt())
+        errors[name] = difference / rms if rms else (0.0 if difference == 0.0 else float("inf"))
+    name = max(errors, key=lambda key: errors[key])
+    return errors[name], name
+
+
+def count_calls(function: Callable, log: list) -> Callable:
+    """The same function, noting each call's arguments."""
+
+    def counted(*args, **kwargs):
+        log.append((args, kwargs))
+        return function(*args, **kwargs)
+
+    return counted
