@@ -55,10 +55,7 @@ class BpeTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer.encode`."""
-        try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError:
-            ids = self._backend.encode(storable(text), add_special_tokens=False).ids
+        ids: list[int] = self._backend.encode(storable(text), add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

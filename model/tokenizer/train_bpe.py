@@ -64,7 +64,8 @@ def train_bpe(documents: Iterable[list[str]], vocab_size: int) -> Tokenizer:
         ]
     )
     texts = list(documents)
-    whole = [*_XTML_TEXTS, *_common_declarations(texts)]
+    common = _common_declarations(texts)
+    whole = [*_XTML_TEXTS, *common]
     room = vocab_size - len(STRUCTURE_TOKENS) - len(whole)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     if room < len(alphabet):
@@ -73,7 +74,7 @@ def train_bpe(documents: Iterable[list[str]], vocab_size: int) -> Tokenizer:
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = splitter
     learner.train_from_iterator(
-        (text for document in texts for text in document),
+        (piece for document in texts for text in document for piece in _between(text, common)),
         trainers.BpeTrainer(vocab_size=room, min_frequency=2, initial_alphabet=alphabet, show_progress=False),
     )
     learnt = json.loads(learner.to_str())["model"]
@@ -97,6 +98,14 @@ def _common_declarations(documents: list[list[str]]) -> list[str]:
         chunks = {chunk for text in document for chunk, _ in finder.pre_tokenize_str(text)}
         counts.update(chunk for chunk in chunks if chunk.startswith('{"function":'))
     return sorted(chunk for chunk, count in counts.items() if count >= _COMMON_SHARE * len(documents))
+
+
+def _between(text: str, declarations: list[str]) -> list[str]:
+    # an entry of its own needs no merges, and would take most of them
+    pieces = [text]
+    for declaration in declarations:
+        pieces = [part for piece in pieces for part in piece.split(declaration)]
+    return pieces
 
 
 def main() -> None:
