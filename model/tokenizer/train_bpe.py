@@ -16,6 +16,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -74,7 +75,8 @@ def train_bpe(documents: Iterable[list[str]], vocab_size: int) -> Tokenizer:
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = splitter
     learner.train_from_iterator(
-        (piece for document in texts for text in document for piece in _between(text, common)),
+        # the common declarations once: what they share may join where room is left, for the sake of other tools
+        chain(common, (piece for document in texts for text in document for piece in _between(text, common))),
         trainers.BpeTrainer(vocab_size=room, min_frequency=2, initial_alphabet=alphabet, show_progress=False),
     )
     learnt = json.loads(learner.to_str())["model"]
