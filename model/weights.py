@@ -1,0 +1,101 @@
+"""Weights on their way from the learner to the rollout: one flat buffer and a manifest of what lies where."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a flat buffer."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """Name of a torch dtype, without the module."""
+    offset_bytes: int
+    """Where it starts; a multiple of 64, so that views of every dtype are aligned."""
+    digest: str
+    """BLAKE2b-128 of its bytes, in hexadecimal."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes."""
+        return prod(self.shape) * _dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeightUpdate:
+    """Published parameters and buffers of one policy version, in their own dtypes."""
+
+    manifest: tuple[TensorEntry, ...]
+    data: NDArray[np.uint8]
+    """Flat bytes; may be mapped read-only from shared memory."""
+
+
+def pack_weights(tensors: Mapping[str, Tensor]) -> WeightUpdate:
+    """Copy tensors, from any device, into one flat buffer."""
+    offsets, end = [], 0
+    for tensor in tensors.values():
+        offsets.append(end)
+        end += -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    data = np.zeros(end, np.uint8)
+    manifest = []
+    for (name, tensor), offset in zip(tensors.items(), offsets, strict=True):
+        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        data[offset : offset + raw.nbytes] = raw
+        entry = TensorEntry(
+            name=name,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            offset_bytes=offset,
+            digest=_digest(raw),
+        )
+        manifest.append(entry)
+    return WeightUpdate(manifest=tuple(manifest), data=data)
+
+
+def apply_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
+    """Copy an update into tensors of the same names, shapes and dtypes; nothing is copied unless everything fits.
+
+    Raises:
+        ValueError: missing, extra or misshapen tensors, or bytes that are not those that were packed.
+    """
+    entries = {entry.name: entry for entry in update.manifest}
+    missing, extra = sorted(tensors.keys() - entries.keys()), sorted(entries.keys() - tensors.keys())
+    if missing or extra:
+        raise ValueError(f"an update must name the model's tensors, missing {missing}, extra {extra}")
+    sources = {}
+    for name, entry in entries.items():
+        tensor = tensors[name]
+        if entry.shape != tuple(tensor.shape) or _dtype(entry.dtype) != tensor.dtype:
+            found = f"{entry.dtype} {list(entry.shape)}"
+            raise ValueError(f"{name} must be {tensor.dtype} {list(tensor.shape)}, got {found}")
+        raw = update.data[entry.offset_bytes : entry.offset_bytes + entry.size_bytes]
+        if _digest(raw) != entry.digest:
+            raise ValueError(f"{name} arrived with other bytes than were packed")
+        sources[name] = raw
+    with torch.no_grad():
+        for name, raw in sources.items():
+            tensor = tensors[name]
+            # torch warns about read-only memory, which shared memory is; a copy of one tensor is cheap
+            tensor.copy_(torch.from_numpy(raw.copy()).view(tensor.dtype).view(tensor.shape))
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype must be the name of a torch dtype, got {name!r}")
+    return dtype
+
+
+def _digest(raw: NDArray[np.uint8]) -> str:
+    return blake2b(raw.tobytes(), digest_size=16).hexdigest()

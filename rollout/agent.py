@@ -1,0 +1,209 @@
+"""The agent: plays episodes of a task with an engine and an environment, a group of siblings at a time.
+
+run_group      one prefix session holds the task's prompt; the siblings fork it and play side by side
+run_episode    attempts, until infrastructure has not failed
+_play          one attempt: whatever ends it becomes an outcome, in one place; our own errors rise
+_converse      turns: generate -> parse -> a step a call -> results into the stream
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from segue.conf.schema import RolloutConfig
+from segue.envs.errors import EnvironmentFailure, InfrastructureFailure
+from segue.envs.reply import ResetReply, StepReply
+from segue.envs.tool import ToolCall
+from segue.rollout.chat import AssistantTurn, CallResult, Chat
+from segue.rollout.engine.base import Engine, EngineFailure, FinishReason, Sampling
+from segue.rollout.environments import Environments
+from segue.rollout.episode import Episode, PlayedTurn, TaskSpec
+from segue.rollout.session import Session, SessionId
+from segue.rollout.trajectory import Group, Outcome, Trajectory
+from segue.rollout.xtml import MalformedTurn
+
+
+class TaskPrefix:
+    """The prompt of a task, rendered and fed once for all siblings.
+
+    The first sibling to hear from its environment sets the prompt. One whose environment says something else, though
+    the seed is the same, gets a session of its own.
+    """
+
+    def __init__(self, task_id: str, engine: Engine, chat: Chat) -> None:
+        self._task_id = task_id
+        self._engine = engine
+        self._chat = chat
+        self._session: Session | None = None
+        self._said: tuple[Any, ...] = ()
+
+    def open(self, session_id: SessionId, reply: ResetReply) -> Session:
+        """A session that holds the prompt."""
+        said = (reply.system, reply.tools, reply.observation)
+        if self._session is None:
+            self._said = said
+            self._session = self._engine.open(SessionId(task_id=self._task_id, index=None, attempt=0))
+            self._engine.extend(self._session, self._chat.render_task(*said))
+        if said == self._said:
+            return self._engine.open(session_id, fork_of=self._session)
+        session = self._engine.open(session_id)
+        self._engine.extend(session, self._chat.render_task(*said))
+        return session
+
+    def close(self) -> None:
+        """Release the prefix; sessions that forked it go on."""
+        if self._session is not None:
+            self._engine.close(self._session)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What episodes are played with.
+
+    An episode ends where its environment says so; with a turn that leaves the grammar (`malformed`); with a turn that
+    calls no tool, which is the policy's last word and no success; at a bound on turns, tokens or seconds; or with a
+    failure, typed by the boundary that it crossed.
+
+    Invariants:
+        Every way to end, and what is trainable then: tests/unit/rollout/test_agent.py.
+    """
+
+    engine: Engine
+    chat: Chat
+    environments: Environments
+    config: RolloutConfig
+    """Its bounds on an episode."""
+    sampling: Sampling
+    """How turns are sampled; `max_new_tokens` is replaced by what the bounds leave."""
+
+    async def run_group(self, task: TaskSpec, *, group_id: str, size: int, made_by: str) -> Group:
+        """Play a task `size` times side by side.
+
+        Args:
+            task: not to be played by another group of the same engine at the same time.
+            group_id: recorded.
+            size: number of siblings, at least 1.
+            made_by: recorded: name of the actor that plays.
+        Raises:
+            Exception: whatever an episode raises that is not an outcome; its siblings are cancelled.
+        """
+        first_version = self.engine.version
+        prefix = TaskPrefix(task.id, self.engine, self.chat)
+        try:
+            async with asyncio.TaskGroup() as siblings:
+                episodes = [
+                    siblings.create_task(self.run_episode(task, group_id=group_id, index=index, prefix=prefix))
+                    for index in range(size)
+                ]
+        except ExceptionGroup as errors:
+            # the first is what went wrong; its siblings were cancelled or fail alike
+            raise errors.exceptions[0] from errors
+        finally:
+            prefix.close()
+        return Group(
+            task_id=task.id,
+            group_id=group_id,
+            trajectories=tuple(episode.result() for episode in episodes),
+            first_version=first_version,
+            last_version=self.engine.version,
+            made_by=made_by,
+        )
+
+    async def run_episode(self, task: TaskSpec, *, group_id: str, index: int, prefix: TaskPrefix) -> Trajectory:
+        """Play one episode, and again while infrastructure fails; the last attempt is recorded, whatever came of it.
+
+        Each attempt has noise of its own. A failure that remains is masked: nothing is trainable, nothing was earned.
+        """
+        attempt = 0
+        while True:
+            session_id = SessionId(task_id=task.id, index=index, attempt=attempt)
+            trajectory = await self._play(Episode(task=task, group_id=group_id, session_id=session_id), prefix)
+            attempt += 1
+            if not trajectory.outcome.is_infrastructure or attempt >= self.config.max_attempts:
+                return trajectory
+
+    async def _play(self, episode: Episode, prefix: TaskPrefix) -> Trajectory:
+        try:
+            outcome = await _to_outcome(episode, self._converse(episode, prefix), self.config.max_episode_s)
+            return episode.to_trajectory(outcome, source=self.engine.source, temperature=self.sampling.temperature)
+        finally:
+            if episode.session is not None:
+                self.engine.close(episode.session)
+            await self.environments.close(episode.session_id.episode_id)
+
+    async def _converse(self, episode: Episode, prefix: TaskPrefix) -> Outcome:
+        task, max_tokens = episode.task, self.config.max_episode_tokens
+        reply = await self.environments.reset(episode.session_id.episode_id, task.seed, task.options)
+        episode.info.update(reply.info)
+        session = episode.session = prefix.open(episode.session_id, reply)
+        for _ in range(self.config.max_turns):
+            if len(session) >= max_tokens:
+                return Outcome.truncated_length
+            room = min(max_tokens - len(session), self.config.max_turn_tokens)
+            start = len(session)
+            completion = await self.engine.generate(session, replace(self.sampling, max_new_tokens=room))
+            turn = PlayedTurn(start=start, completion=completion)
+            episode.turns.append(turn)
+            if completion.finish_reason is FinishReason.length:
+                return Outcome.truncated_length
+            said = self.chat.parse_assistant(completion.token_ids)
+            if not said.calls:
+                return Outcome.failure
+            results, end = await self._run_calls(episode, turn, said)
+            if end is not None:
+                return end
+            observation = self.chat.render_tool_results(results)
+            if len(session) + len(observation) >= max_tokens:
+                return Outcome.truncated_length
+            self.engine.extend(session, observation)
+        return Outcome.truncated_turns
+
+    async def _run_calls(
+        self, episode: Episode, turn: PlayedTurn, said: AssistantTurn
+    ) -> tuple[list[CallResult], Outcome | None]:
+        """Run a turn's calls in order, until one ends the episode; the outcome is None where none did."""
+        results = []
+        for index, call in enumerate(said.calls, start=1):
+            if call.error is not None:
+                results.append(CallResult(tool=call.tool, index=index, text=f"error: {call.error}"))
+                continue
+            reply = await self.environments.step(
+                episode.session_id.episode_id, ToolCall(name=call.tool, arguments=call.arguments)
+            )
+            turn.num_calls += 1
+            turn.add_reward(reply.reward_terms)
+            episode.info.update(reply.info)
+            if reply.terminated or reply.truncated:
+                return results, _outcome_of(reply)
+            results.append(CallResult(tool=call.tool, index=index, text=reply.observation))
+        return results, None
+
+
+async def _to_outcome(episode: Episode, conversation: Awaitable[Outcome], max_episode_s: float) -> Outcome:
+    """The one place where a failure becomes an outcome; its cause stands in the episode's info."""
+    deadline = asyncio.timeout(max_episode_s)
+    try:
+        async with deadline:
+            return await conversation
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        return Outcome.truncated_time
+    except MalformedTurn as error:
+        outcome, cause = Outcome.malformed, str(error)
+    except EnvironmentFailure as error:
+        outcome, cause = Outcome.environment_error, str(error)
+    except InfrastructureFailure as error:
+        outcome, cause = Outcome.infrastructure_error, str(error)
+    except EngineFailure as error:
+        outcome, cause = Outcome.engine_error, str(error)
+    episode.info["cause"] = cause
+    return outcome
+
+
+def _outcome_of(reply: StepReply) -> Outcome:
+    """What the environment's last word means."""
+    if reply.info.get("is_success"):
+        return Outcome.success
+    return Outcome.failure if reply.terminated else Outcome.truncated_turns

@@ -1,0 +1,198 @@
+"""The sessions that decode together: one token each a step, with bookkeeping in arrays over the rows.
+
+Dimensions: N sessions (rows, kept dense), D model width, Y vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segue.model.inputs import PackedInputs
+from segue.model.pool import PooledState, StatePool
+from segue.rollout.engine.base import EngineFailure
+from segue.rollout.engine.request import Request
+from segue.rollout.engine.tape import Tape
+from segue.rollout.noise import uniform
+from segue.rollout.sampling import sample, take_best, truncate
+from segue.rollout.trajectory import PolicyVersion
+
+_TAPE_STEPS = 64
+
+_ROW = np.dtype(
+    [
+        ("lane", np.int64),
+        ("tape_start", np.int64),
+        ("key", np.uint64),
+        ("next_token", np.int64),
+        ("position", np.int64),
+        ("num_sampled", np.int64),
+        ("max_new_tokens", np.int64),
+        ("stop_set", np.int64),
+    ]
+)
+"""A row: its lane and first step on the tape, noise key, token to feed, index in the stream of the token to sample."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draw:
+    """How the present rows sample; changes only when a session joins or leaves."""
+
+    temperature_N1: Tensor
+    is_greedy_N: Tensor
+    any_greedy: bool
+    all_greedy: bool
+    truncated: dict[tuple[float, int | None], list[int]] = field(default_factory=dict)
+    """(top_p, top_k) to the rows that ask for it."""
+
+
+class DecodeBatch:
+    """Rows of sessions that wait for their next token.
+
+    Args:
+        pool: holds the sessions' states.
+        max_rows: most sessions that decode together.
+        vocab_size: Y.
+        expert_shape: (layers with routed experts, experts a token).
+    """
+
+    def __init__(self, pool: StatePool, *, max_rows: int, vocab_size: int, expert_shape: tuple[int, int]) -> None:
+        self.requests: list[Request] = []
+        self.view: PooledState = pool.view(())
+        """The rows' states, for the model's forward."""
+        self._pool = pool
+        self._device = pool.page_table.device
+        self._rows = np.zeros(0, _ROW)
+        self._tape = Tape(num_lanes=max_rows, num_steps=_TAPE_STEPS, expert_shape=expert_shape)
+        self._free_lanes = list(range(max_rows))
+        self._offsets = torch.arange(max_rows + 1, device=self._device)
+        self._vocab_size = vocab_size
+        # row s of the table marks the stop tokens of the s-th distinct set seen
+        self._stop_sets: dict[tuple[int, ...], int] = {}
+        self._is_stop = np.zeros((0, vocab_size), np.bool_)
+        self._draw = self._compose_draw()
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def inputs(self) -> PackedInputs:
+        """The token that each row feeds next."""
+        tokens = torch.from_numpy(self._rows["next_token"].copy())
+        return PackedInputs(token_ids=tokens.to(self._device), offsets=self._offsets[: len(self) + 1])
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Let sessions join whose state has consumed all of their stream but its last token."""
+        if not requests:
+            return
+        joining = np.zeros(len(requests), _ROW)
+        for row, request in zip(joining, requests, strict=True):
+            assert request.sampling is not None and request.num_unfed == 0, request
+            row["lane"] = self._free_lanes.pop()
+            row["tape_start"] = self._tape.cursor
+            row["key"] = request.key
+            row["next_token"] = request.stream[-1]
+            row["position"] = len(request.stream)
+            row["num_sampled"] = request.num_sampled
+            row["max_new_tokens"] = request.sampling.max_new_tokens
+            row["stop_set"] = self._stop_set(request.sampling.stop_ids)
+        self._rows = np.concatenate([self._rows, joining])
+        self.requests.extend(requests)
+        self._recompose()
+
+    def remove(self, rows: Sequence[int]) -> list[Request]:
+        """Let rows leave; their requests hold everything sampled for them."""
+        leaving = []
+        for row in rows:
+            request = self.requests[row]
+            self._read_tape(row)
+            request.num_sampled = int(self._rows["num_sampled"][row])
+            self._free_lanes.append(int(self._rows["lane"][row]))
+            leaving.append(request)
+        stays = np.ones(len(self), np.bool_)
+        stays[list(rows)] = False
+        self._rows = self._rows[stays]
+        self.requests = [request for request, stay in zip(self.requests, stays, strict=True) if stay]
+        self._recompose()
+        return leaving
+
+    def sample(self, hidden_ND: Tensor, head_YD: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows' next tokens [N] int64 and their log-probabilities [N], at least float32."""
+        wide = torch.promote_types(hidden_ND.dtype, torch.float32)
+        draw = self._draw
+        # the learner's order of operations (kernels/head): divide the hidden row, then multiply
+        logits_NY = (hidden_ND.to(wide) / draw.temperature_N1) @ head_YD.to(wide).t()
+        for (top_p, top_k), rows in draw.truncated.items():
+            logits_NY[rows] = truncate(logits_NY[rows], top_p=top_p, top_k=top_k)
+        if draw.all_greedy:
+            return take_best(logits_NY)
+        noise_N = torch.from_numpy(uniform(self._rows["key"], self._rows["position"])).to(self._device)
+        ids_N, logprobs_N = sample(logits_NY, noise_N)
+        if not draw.any_greedy:
+            return ids_N, logprobs_N
+        best_N, best_logprobs_N = take_best(logits_NY)
+        greedy_N = draw.is_greedy_N
+        return torch.where(greedy_N, best_N, ids_N), torch.where(greedy_N, best_logprobs_N, logprobs_N)
+
+    def record(self, ids_N: Tensor, logprobs_N: Tensor, expert_ids_NMk: Tensor, version: PolicyVersion) -> list[int]:
+        """Write one step down.
+
+        Returns:
+            Rows that are finished.
+        Raises:
+            EngineFailure: a log-probability is not finite, so neither are the weights' outputs.
+        """
+        ids, logprobs = ids_N.cpu().numpy(), logprobs_N.cpu().numpy()
+        if not np.isfinite(logprobs).all():
+            row = int(np.flatnonzero(~np.isfinite(logprobs))[0])
+            raise EngineFailure(f"log-probability of {self.requests[row].state.session.id} is {logprobs[row]}")
+        rows = self._rows
+        self._tape.write(rows["lane"], ids, logprobs, expert_ids_NMk.cpu().numpy(), version)
+        rows["next_token"] = ids
+        rows["position"] += 1
+        rows["num_sampled"] += 1
+        finished = self._is_stop[rows["stop_set"], ids] | (rows["num_sampled"] == rows["max_new_tokens"])
+        if self._tape.is_full:
+            self._turn_tape()
+        return [int(row) for row in np.flatnonzero(finished)] if finished.any() else []
+
+    def _turn_tape(self) -> None:
+        for row in range(len(self)):
+            self._read_tape(row)
+        self._tape.rewind()
+        self._rows["tape_start"] = 0
+
+    def _read_tape(self, row: int) -> None:
+        start = int(self._rows["tape_start"][row])
+        if start < self._tape.cursor:
+            self.requests[row].take(self._tape.read(int(self._rows["lane"][row]), start))
+
+    def _stop_set(self, stop_ids: tuple[int, ...]) -> int:
+        if stop_ids not in self._stop_sets:
+            self._stop_sets[stop_ids] = len(self._is_stop)
+            marks = np.zeros((1, self._vocab_size), np.bool_)
+            marks[0, list(stop_ids)] = True
+            self._is_stop = np.concatenate([self._is_stop, marks])
+        return self._stop_sets[stop_ids]
+
+    def _recompose(self) -> None:
+        slots = [request.state.slot for request in self.requests]
+        self.view = self._pool.view([slot for slot in slots if slot is not None])
+        self._draw = self._compose_draw()
+
+    def _compose_draw(self) -> _Draw:
+        samplings = [request.sampling for request in self.requests if request.sampling is not None]
+        is_greedy = [sampling.greedy for sampling in samplings]
+        draw = _Draw(
+            temperature_N1=torch.tensor(
+                [[sampling.temperature] for sampling in samplings], dtype=torch.float32, device=self._device
+            ),
+            is_greedy_N=torch.tensor(is_greedy, dtype=torch.bool, device=self._device),
+            any_greedy=any(is_greedy),
+            all_greedy=all(is_greedy),
+        )
+        for row, sampling in enumerate(samplings):
+            if sampling.is_truncated:
+                draw.truncated.setdefault((sampling.top_p, sampling.top_k), []).append(row)
+        return draw

@@ -1,0 +1,53 @@
+"""What an engine counts about itself."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, kw_only=True)
+class Phase:
+    """Time and work of one kind of forward."""
+
+    num_forwards: int = 0
+    num_tokens: int = 0
+    """Tokens fed."""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    """Of the whole process, all threads."""
+
+    @contextmanager
+    def measure(self, num_tokens: int) -> Iterator[None]:
+        """Count what runs inside as one forward of so many tokens."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall_s += time.perf_counter() - wall
+        self.cpu_s += time.process_time() - cpu
+        self.num_forwards += 1
+        self.num_tokens += num_tokens
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineStats:
+    """Counters since the engine was built."""
+
+    prefill: Phase = field(default_factory=Phase)
+    """Forwards that feed given tokens."""
+    decode: Phase = field(default_factory=Phase)
+    """Forwards that sample a token for each token fed."""
+    num_sampled_tokens: int = 0
+    num_admitted: int = 0
+    """Times that a session was given memory for a state."""
+    num_forked: int = 0
+    """Of these, with a copy of its parent's state."""
+    num_missed: int = 0
+    """Of these, for a session whose earlier state was gone: fed again from its tokens."""
+    num_evicted: int = 0
+    """States dropped to make room for others."""
+    num_swaps: int = 0
+    """Weight updates applied."""
+    peak_pages: int = 0
+    """Most pages of latent rows in use."""
+    peak_slots: int = 0
+    """Most states held."""
