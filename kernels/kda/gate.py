@@ -1,7 +1,10 @@
-"""The log decay of KDA, in its two forms."""
+"""The log decay of KDA in its two forms, and the constant of its L2 norm."""
 
 import torch
 from torch import Tensor
+
+L2_EPS = 1e-6
+"""Added to the squared norm of queries and keys."""
 
 
 def log_decay(gate_logits_THK: Tensor, A_log_H: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:

@@ -33,7 +33,29 @@ class ChunkLayout:
     rank: Tensor
     """int64 [N]: inverse of `order`."""
     steps: tuple[tuple[int, int], ...]
-    """Per chunk index: first chunk of its slice and number of sequences in it."""
+    """Per chunk index: first tile of its slice, and number of tiles (sequences that reach this far, times heads)."""
+
+    @property
+    def is_token(self) -> Tensor:
+        """bool [B, C]: False past the sequence's end."""
+        is_token = torch.ones(self.num_tiles * CHUNK, dtype=torch.bool, device=self.rows.device)
+        return is_token.index_fill_(0, self.padding, 0).view(-1, CHUNK)
+
+    def to_tiles(self, x_TH: Tensor) -> Tensor:
+        """[T, H, D] -> [B, C, D]; padding rows repeat a token."""
+        return x_TH.flatten(0, 1).index_select(0, self.rows).unflatten(0, (-1, CHUNK))
+
+    def to_tokens(self, tiles: Tensor) -> Tensor:
+        """[B, C, D] -> [T, H, D]."""
+        return tiles.flatten(0, 1).index_select(0, self.inverse).unflatten(0, (-1, self.num_heads))
+
+    def to_ranked(self, state_NHVK: Tensor) -> Tensor:
+        """[N, H, V, K] -> [N*H, K, V], the sequences in `order`."""
+        return state_NHVK.index_select(0, self.order).flatten(0, 1).mT.contiguous()
+
+    def from_ranked(self, state: Tensor) -> Tensor:
+        """[N*H, K, V] -> [N, H, V, K], undoing `to_ranked`."""
+        return state.mT.unflatten(0, (-1, self.num_heads)).index_select(0, self.rank)
 
 
 @lru_cache(maxsize=8)
@@ -67,5 +89,5 @@ def chunk_layout(bounds: tuple[int, ...], num_heads: int, device: torch.device) 
         inverse=inverse.to(device),
         order=order.to(device),
         rank=torch.argsort(order).to(device),
-        steps=tuple(zip(firsts.tolist(), counts.tolist(), strict=True)),
+        steps=tuple(zip((firsts * num_heads).tolist(), (counts * num_heads).tolist(), strict=True)),
     )

@@ -3,6 +3,8 @@
 T tokens, N sequences, H heads, K key width, V value width.
 """
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,7 @@ def naive_kda(
         decay_THK = torch.exp(lower_bound * torch.sigmoid(rate_H1 * z_THK))
     bounds = offsets_N.tolist()
     outputs, states = [v_THV[:0]], [state_NHVK[:0]]
-    for n, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for n, (start, end) in enumerate(itertools.pairwise(bounds)):
         S_HVK = state_NHVK[n]
         for t in range(start, end):
             S_HVK = S_HVK * decay_THK[t][:, None]

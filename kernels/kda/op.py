@@ -6,8 +6,9 @@ T tokens, N sequences, H heads, K key width, V value width.
 import torch
 from torch import Tensor
 
-from segue.kernels.kda.chunk import chunk_kda
+from segue.kernels.kda.bounded import BoundedKDA
 from segue.kernels.kda.layout import chunk_layout
+from segue.kernels.kda.softplus import softplus_kda
 from segue.kernels.kda.step import recurrent_step
 
 
@@ -42,15 +43,22 @@ def kda(
     Raises:
         ValueError: sizes disagree or lower_bound is out of range.
     """
-    dtype = torch.promote_types(torch.promote_types(v_THV.dtype, state_NHVK.dtype), torch.float32)
-    if lower_bound is not None and not -5 <= lower_bound < 0:
-        raise ValueError(f"lower_bound must be in [-5, 0), got {lower_bound}")
-    if v_THV.shape[0] == 0:
-        return v_THV, state_NHVK.to(dtype)
-    layout = chunk_layout(tuple(offsets_N.tolist()), v_THV.shape[1], v_THV.device)
-    wide = [x.to(dtype) for x in (q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH, A_log_H, dt_bias, state_NHVK)]
-    o_THV, new_state = chunk_kda(*wide, layout, lower_bound=lower_bound)
-    return o_THV.to(v_THV.dtype), new_state
+    T, H, _ = q_THK.shape
+    _check_sizes(q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH, A_log_H, dt_bias, state_NHVK)
+    _check_lower_bound(lower_bound)
+    bounds = tuple(offsets_N.tolist())
+    if bounds[0] != 0 or bounds[-1] != T or len(bounds) != state_NHVK.shape[0] + 1:
+        raise ValueError(f"offsets must rise from 0 to {T} over {state_NHVK.shape[0]} sequences, got {bounds}")
+    dtype = _computing_dtype(v_THV, state_NHVK)
+    parameters = [x.to(dtype) for x in (A_log_H, dt_bias, state_NHVK)]
+    if T == 0:
+        return v_THV, parameters[-1]
+    tokens = [q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH]
+    layout = chunk_layout(bounds, H, v_THV.device)
+    if lower_bound is None:
+        o_THV, new_state = softplus_kda(*(x.to(dtype) for x in tokens), *parameters, layout=layout)
+        return o_THV.to(v_THV.dtype), new_state
+    return BoundedKDA.apply(*tokens, *parameters, layout, lower_bound)
 
 
 def kda_step(
@@ -66,7 +74,43 @@ def kda_step(
     lower_bound: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Recurrent form, for decoding: one token of every sequence; otherwise as `kda`."""
-    dtype = torch.promote_types(torch.promote_types(v_NHV.dtype, state_NHVK.dtype), torch.float32)
+    _check_lower_bound(lower_bound)
+    dtype = _computing_dtype(v_NHV, state_NHVK)
     wide = [x.to(dtype) for x in (q_NHK, k_NHK, v_NHV, gate_logits_NHK, beta_logits_NH, A_log_H, dt_bias, state_NHVK)]
     o_NHV, new_state = recurrent_step(*wide, lower_bound=lower_bound)
     return o_NHV.to(v_NHV.dtype), new_state
+
+
+def _computing_dtype(v: Tensor, state: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(v.dtype, state.dtype), torch.float32)
+
+
+def _check_lower_bound(lower_bound: float | None) -> None:
+    if lower_bound is not None and not -5 <= lower_bound < 0:
+        raise ValueError(f"lower_bound must be in [-5, 0), got {lower_bound}")
+
+
+def _check_sizes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_logits: Tensor,
+    beta_logits: Tensor,
+    A_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+) -> None:
+    T, H, K = q.shape
+    V = v.shape[-1]
+    expected = {
+        "k": (k, (T, H, K)),
+        "v": (v, (T, H, V)),
+        "gate_logits": (gate_logits, (T, H, K)),
+        "beta_logits": (beta_logits, (T, H)),
+        "A_log": (A_log, (H,)),
+        "dt_bias": (dt_bias, (H * K,)),
+        "state": (state, (state.shape[0], H, V, K)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor.shape != shape:
+            raise ValueError(f"{name} must be {list(shape)}, got {list(tensor.shape)}")

@@ -6,7 +6,7 @@ N sequences, H heads, K key width, V value width.
 import torch
 from torch import Tensor
 
-from segue.kernels.kda.gate import log_decay
+from segue.kernels.kda.gate import L2_EPS, log_decay
 
 
 def recurrent_step(
@@ -23,8 +23,8 @@ def recurrent_step(
 ) -> tuple[Tensor, Tensor]:
     """Decay, erase, write, read; shapes as `kda_step`, all tensors in the computing dtype."""
     N, H, V, K = state_NHVK.shape
-    q_NHK = q_NHK * ((q_NHK * q_NHK).sum(-1, keepdim=True) + 1e-6).rsqrt() * K**-0.5
-    k_NHK = k_NHK * ((k_NHK * k_NHK).sum(-1, keepdim=True) + 1e-6).rsqrt()
+    q_NHK = q_NHK * ((q_NHK * q_NHK).sum(-1, keepdim=True) + L2_EPS).rsqrt() * K**-0.5
+    k_NHK = k_NHK * ((k_NHK * k_NHK).sum(-1, keepdim=True) + L2_EPS).rsqrt()
     decay_NHK = log_decay(gate_logits_NHK, A_log_H, dt_bias, lower_bound).exp()
     decayed = (state_NHVK * decay_NHK.unsqueeze(-2)).view(N * H, V, K)
     k_row = k_NHK.reshape(N * H, 1, K)

@@ -3,6 +3,8 @@
 T tokens, C channels, W taps, N sequences.
 """
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ def naive_short_conv(x_TC: Tensor, weight_CW: Tensor, state_NWC: Tensor, offsets
     bounds = offsets_N.tolist()
     num_taps = weight_CW.shape[1]
     y, new_state = [x_TC[:0]], [state_NWC[:0]]
-    for n, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for n, (start, end) in enumerate(itertools.pairwise(bounds)):
         history = torch.cat([state_NWC[n].to(x_TC.dtype), x_TC[start:end]])
         for t in range(end - start):
             z_C = (history[t : t + num_taps] * weight_CW.T).sum(0)
