@@ -1,5 +1,12 @@
 """Failures of an episode, by the boundary that they crossed; each is recorded once, by the agent that plays it."""
 
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
+
 
 class EnvironmentFailure(Exception):
     """The environment raised, hung, died or broke its contract while it ran this episode's call.
@@ -14,3 +21,19 @@ class InfrastructureFailure(Exception):
 
 class EnvironmentSetupError(Exception):
     """No episode can start: the environment cannot be found, built or used. One string argument with the remedy."""
+
+
+@contextmanager
+def boundary(what: str) -> Iterator[None]:
+    """Turns whatever an environment raises, even an exit, into an `EnvironmentFailure` that says where.
+
+    Args:
+        what: the call that crosses the boundary, such as `step of episode 3/0/1`.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        logger.warning("%s failed", what, exc_info=error)
+        place = f"{frame.filename}:{frame.lineno} in {frame.name}"
+        raise EnvironmentFailure(f"{what}: {type(error).__name__}: {error} ({place})") from error

@@ -1,8 +1,18 @@
-"""From a configuration to an environment."""
+"""From a configuration to environments."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import gymnasium
 
 from segue.conf.schema import EnvConfig
+from segue.envs.adapter import GymToolEnv
+from segue.envs.errors import EnvironmentSetupError
+from segue.envs.frames import FrameError
 from segue.envs.sql.env import SqlEnv
-from segue.envs.sql.executor import LocalExecutor
+from segue.envs.sql.executor import LocalExecutor, ProcessExecutor, QueryExecutor
 from segue.envs.sql.query import QueryLimits
 from segue.envs.tool_env import ToolEnv
 
@@ -12,8 +22,95 @@ SQL_ID = "sql"
 def make_env(config: EnvConfig) -> ToolEnv:
     """An environment in this process, without worker or query process: for demonstrations and tests.
 
-    Trusted calls only: a model's calls go through `EnvClient`.
+    Trusted calls only, such as a demonstrator's: a policy's calls go through `EnvClient`.
+
+    Raises:
+        EnvironmentSetupError: it cannot be found, built or used.
     """
-    if config.id == SQL_ID:
-        return SqlEnv(executor=LocalExecutor(QueryLimits()), **config.kwargs)
-    raise NotImplementedError(config.id)
+    return EnvFactory(config, isolate=False).make()
+
+
+class EnvFactory:
+    """Builds environments of one configuration; those that query share one query process."""
+
+    def __init__(self, config: EnvConfig, *, isolate: bool) -> None:
+        """Prepares to build.
+
+        Args:
+            config: which environment, and its constructor's arguments.
+            isolate: run what a model writes in a process that can be killed; needed wherever a policy acts.
+        """
+        self._config = config
+        self._executor: QueryExecutor | None = None
+        if config.id == SQL_ID:
+            limits = QueryLimits()
+            start_timeout_s = config.start_timeout_s
+            self._executor = (
+                ProcessExecutor(limits, start_timeout_s=start_timeout_s) if isolate else LocalExecutor(limits)
+            )
+
+    def check(self) -> None:
+        """Builds what every episode needs, so that a fault shows before the first one.
+
+        Raises:
+            EnvironmentSetupError: an environment cannot be found, built or used, or the query process did not start.
+        """
+        self.make().close()
+        if isinstance(self._executor, ProcessExecutor):
+            try:
+                self._executor.start()
+            except (OSError, FrameError) as error:
+                raise EnvironmentSetupError(f"the query process did not start: {error}") from error
+
+    def make(self) -> ToolEnv:
+        """Builds one environment.
+
+        Raises:
+            EnvironmentSetupError: it cannot be found, built or used.
+        """
+        try:
+            if self._executor is not None:
+                self._refuse_success_return()
+                return SqlEnv(executor=self._executor, **self._config.kwargs)
+            return self._make_registered()
+        except EnvironmentSetupError:
+            raise
+        except Exception as error:
+            raise EnvironmentSetupError(
+                f"env.id={self._config.id} cannot be built: {type(error).__name__}: {error}"
+            ) from error
+
+    def _make_registered(self) -> ToolEnv:
+        config = self._config
+        module, has_module, _ = config.id.partition(":")
+        if has_module:
+            self._import(module)
+        env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
+        if not isinstance(env.unwrapped, ToolEnv):
+            return GymToolEnv(env, success_return=config.success_return)
+        self._refuse_success_return()
+        tool_env: ToolEnv = env.unwrapped
+        if env.spec is not None and env.spec.max_episode_steps is not None:
+            tool_env.max_calls = env.spec.max_episode_steps
+        return tool_env
+
+    def _refuse_success_return(self) -> None:
+        if self._config.success_return is not None:
+            raise EnvironmentSetupError(
+                f"env.success_return must be null for {self._config.id}, got {self._config.success_return}: "
+                "a ToolEnv says itself what success is"
+            )
+
+    def _import(self, module: str) -> None:
+        folder = self._config.import_folder or os.getcwd()
+        # appended: a file of the user's must not hide an installed package
+        if folder not in sys.path:
+            sys.path.append(folder)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise EnvironmentSetupError(
+                f"env.id={self._config.id} names module {module}, which is neither installed nor in {Path(folder)}"
+            ) from error

@@ -9,6 +9,7 @@ The base class answers calls that cannot be run (they are observations, never ex
 keeps `terminated` and `truncated` apart and refuses results that break the contract.
 """
 
+import io
 import math
 import random
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 import gymnasium
 
+from segue.envs.frames import encode_frame, read_frame
 from segue.envs.space import AnyText, ToolCalls
 from segue.envs.tool import ToolCall, ToolSpec, collect_tools, find_problem
 
@@ -89,6 +91,10 @@ class ToolEnv(gymnasium.Env[str, ToolCall]):
         result: ToolResult = getattr(self, name)(**arguments)
         return result
 
+    def progress(self) -> dict[str, Any]:
+        """What every step's info says about the episode so far, whatever the call was."""
+        return {}
+
     def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
         """The next turn of a demonstrator, given the episode so far; changes nothing.
 
@@ -101,12 +107,29 @@ class ToolEnv(gymnasium.Env[str, ToolCall]):
         raise NotImplementedError(f"{type(self).__name__} has no demonstrator")
 
     def snapshot(self) -> bytes | None:
-        """The episode as data (never a pickle), or None where only replaying its calls restores it."""
+        """The author's part of the episode as data, never a pickle; None where only replaying its calls restores it."""
         return None
 
     def restore(self, data: bytes) -> None:
-        """Goes on from `snapshot`, in this or another instance of the same construction."""
+        """Takes up what `snapshot` gave, in this or another instance of the same construction."""
         raise NotImplementedError(f"{type(self).__name__} has no snapshots")
+
+    def capture(self) -> bytes | None:
+        """The whole episode as data: the author's snapshot, the generator's state and the calls so far."""
+        data = self.snapshot()
+        if data is None:
+            return None
+        generator = self.np_random.bit_generator.state
+        header = {"num_calls": self._num_calls, "is_running": self._is_running, "generator": generator}
+        return encode_frame(header, (data,))
+
+    def resume(self, data: bytes) -> None:
+        """Goes on from what `capture` gave."""
+        frame = read_frame(io.BytesIO(data))
+        assert frame is not None, "a captured episode is one frame"
+        self.restore(frame.attachments[0])
+        self.np_random.bit_generator.state = frame.header["generator"]
+        self._num_calls, self._is_running = frame.header["num_calls"], frame.header["is_running"]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Starts an episode; None draws a seed from the generator at hand.
@@ -141,7 +164,7 @@ class ToolEnv(gymnasium.Env[str, ToolCall]):
             result = ToolResult(observation=f"error: {problem}", info={"invalid_call": problem})
         is_spent = self.max_calls is not None and self._num_calls >= self.max_calls
         truncated = result.truncated or (is_spent and not result.terminated)
-        info = {**result.info, "reward_terms": dict(result.reward_terms)}
+        info = {**self.progress(), **result.info, "reward_terms": dict(result.reward_terms)}
         if result.terminated or truncated:
             self._is_running = False
             info["is_success"] = bool(result.is_success)

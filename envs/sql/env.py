@@ -91,13 +91,13 @@ class SqlEnv(ToolEnv):
     @tool("List tables.")
     def list_tables(self) -> ToolResult:
         """Names of the tables."""
-        return self._result(" ".join(table.name for table in self._running.tables))
+        return ToolResult(observation=" ".join(table.name for table in self._running.tables))
 
     @tool("Show columns.")
     def describe_table(self, table: str) -> ToolResult:
         """Columns of a table with their types."""
         found = next((known for known in self._running.tables if known.name == table), None)
-        return self._result(f"error: no such table: {table}" if found is None else found.create_statement())
+        return ToolResult(observation=f"error: no such table: {table}" if found is None else found.create_statement())
 
     @tool("Run SQL.")
     def query(self, sql: str) -> ToolResult:
@@ -108,7 +108,7 @@ class SqlEnv(ToolEnv):
         is_truth = reply.error is None and not reply.has_more and reply.rows == ((self._running.truth,),)
         terms = {"process": PROCESS_REWARD} if is_truth and not self._is_query_correct else {}
         self._is_query_correct |= is_truth
-        return self._result(_render(reply), reward_terms=terms)
+        return ToolResult(observation=_render(reply), reward_terms=terms)
 
     @tool("Answer.")
     def answer(self, value: str) -> ToolResult:
@@ -120,7 +120,11 @@ class SqlEnv(ToolEnv):
             "efficiency": EFFICIENCY_REWARD * max(0.0, 1.0 - _EXTRA_CALL_COST * num_extra) if is_right else 0.0,
         }
         observation = "right" if is_right else "wrong"
-        return self._result(observation, reward_terms=terms, terminated=True, is_success=is_right)
+        return ToolResult(observation=observation, reward_terms=terms, terminated=True, is_success=is_right)
+
+    def progress(self) -> dict[str, Any]:
+        """Whether a query has returned the truth."""
+        return {"query_correct": self._is_query_correct}
 
     def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
         """Queries, then answers from the rows that were returned."""
@@ -141,9 +145,6 @@ class SqlEnv(ToolEnv):
     def _running(self) -> SqlTask:
         assert self._task is not None, "reset draws the task"
         return self._task
-
-    def _result(self, observation: str, **fields: Any) -> ToolResult:
-        return ToolResult(observation=observation, info={"query_correct": self._is_query_correct}, **fields)
 
 
 def _render(reply: QueryReply) -> str:

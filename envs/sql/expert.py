@@ -1,8 +1,8 @@
 """The scripted demonstrators of the SQL task.
 
 The expert queries once and answers with the cell that it saw. The fallible one is the warm start's teacher: now and
-then it writes a slip for the query (`question.py`), and often it answers in a form that the verifier refuses. Both kinds of
-mistake are choices that leave the information in place, so that reinforcement learning can unlearn them.
+then it writes a slip for the query (`question.py`), and often it answers in a form that the verifier refuses. Both
+kinds of mistake are choices that leave the information in place, so that reinforcement learning can unlearn them.
 """
 
 import random

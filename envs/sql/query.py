@@ -39,6 +39,8 @@ class QueryLimits:
     """Rows shown."""
     max_cell_chars: int = 60
     """Characters shown of a cell."""
+    max_error_chars: int = 200
+    """Characters shown of an error, which may quote the query."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +85,7 @@ def run_query(connection: sqlite3.Connection, sql: str, limits: QueryLimits) -> 
         cursor.execute(sql)
         raw_rows = cursor.fetchmany(limits.max_rows + 1)
     except (sqlite3.Error, sqlite3.Warning, UnicodeEncodeError, OverflowError) as error:
-        return QueryReply(error=budget.reason or str(error))
+        return QueryReply(error=_cut(budget.reason or str(error), limits.max_error_chars))
     except MemoryError:
         return QueryReply(error="out of memory")
     finally:

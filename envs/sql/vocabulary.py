@@ -52,18 +52,18 @@ HELD_OUT = Vocabulary(
         "horse": (
             "nickname",
             ("comet", "shadow", "ginger", "duke", "pearl", "storm", "copper", "misty", "scout", "ruby"),
-        ),  # noqa: E501
+        ),
         "river": ("label", ("rhine", "nile", "tagus", "volga", "loire", "indus", "congo", "tiber", "ebro", "oder")),
         "museum": (
             "label",
             ("prado", "louvre", "uffizi", "tate", "orsay", "getty", "moma", "brera", "frick", "morgan"),
-        ),  # noqa: E501
+        ),
         "drink": ("brand", ("cola", "lager", "cider", "tonic", "mocha", "latte", "chai", "mate", "soda", "kefir")),
         "tower": ("label", ("eiffel", "pisa", "shard", "willis", "burj", "macau", "berlin", "kobe", "sears", "ostan")),
         "lamp": (
             "brand",
             ("ikea", "flos", "luxo", "artek", "bover", "foscarini", "oluce", "vibia", "slamp", "estiluz"),
-        ),  # noqa: E501
+        ),
     },
     events=("loan", "audit", "tour"),
     numbers=("volume", "rooms", "votes", "profit", "area", "radius", "mass", "tax"),

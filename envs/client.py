@@ -1,0 +1,333 @@
+"""The asynchronous side of the env workers: plays many episodes on a few worker processes.
+
+A call runs under one deadline, which starts when its worker is free for it. When it expires, or the worker dies under
+it, the worker is killed and replaced, and the call's episode is over (`EnvironmentFailure`). The worker's other
+episodes, its neighbours, are restored when they are next used: from their last snapshot where the environment makes
+them, else from their seed, and from there by replaying their calls and comparing what comes back; one that comes back
+different is lost (`InfrastructureFailure`).
+"""
+
+import asyncio
+import logging
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from segue.conf.schema import EnvConfig
+from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
+from segue.envs.frames import Frame, FrameError, encode_frame, read_frame_async
+from segue.envs.process import kill, start_module
+from segue.envs.reply import ResetReply, StepReply
+from segue.envs.tool import ToolCall
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY_STEPS = 16
+
+
+@dataclass(kw_only=True, slots=True)
+class EnvCounters:
+    """What happened to the workers and episodes of one client so far."""
+
+    episodes: int = 0
+    """Episodes begun."""
+    calls: int = 0
+    """Calls answered: resets, steps and demonstrators' turns; replayed ones are not counted."""
+    calls_expired: int = 0
+    """Calls past their deadline."""
+    workers_died: int = 0
+    """Workers found dead, under a call or between two."""
+    workers_replaced: int = 0
+    """Workers started beyond the first ones."""
+    environment_failures: int = 0
+    """Episodes ended by their environment's fault."""
+    episodes_restored: int = 0
+    """Episodes carried over to a new worker."""
+    episodes_lost: int = 0
+    """Episodes that ended because they could not be carried over."""
+
+
+class EnvClient:
+    """Episodes on env worker processes, for use in one event loop.
+
+    Invariants (tests/unit/envs/test_client.py):
+        A hanging, dying or raising episode costs its neighbours nothing but time.
+        Nothing is left running, nor unreaped, after `stop`; nothing is left running after this process's death.
+    """
+
+    def __init__(self, config: EnvConfig, num_workers: int) -> None:
+        self.counters = EnvCounters()
+        self._config = config
+        self._workers = [_Worker() for _ in range(num_workers)]
+        self._episodes: dict[str, _Episode] = {}
+        self._is_stopped = False
+
+    async def start(self) -> None:
+        """Starts the workers.
+
+        Raises:
+            EnvironmentSetupError: the environment cannot be built.
+            InfrastructureFailure: a worker did not start in time.
+        """
+        results = await asyncio.gather(*map(self._launch, self._workers), return_exceptions=True)
+        failure = next((result for result in results if isinstance(result, BaseException)), None)
+        if failure is not None:
+            await self.stop()
+            raise failure
+
+    async def stop(self) -> None:
+        """Kills and reaps the workers; calls that still run raise `InfrastructureFailure`."""
+        self._is_stopped = True
+        self._episodes.clear()
+        await asyncio.gather(*(worker.kill() for worker in self._workers))
+
+    async def reset(self, episode_id: str, seed: int, options: dict[str, Any] | None) -> ResetReply:
+        """Begins an episode on the worker that has fewest.
+
+        Raises:
+            ValueError: an episode of this name is open.
+            EnvironmentFailure, InfrastructureFailure: it did not begin.
+        """
+        if episode_id in self._episodes:
+            raise ValueError(f"episode_id must be new, got {episode_id!r}, which is open")
+        worker = min(self._workers, key=lambda worker: worker.num_episodes)
+        worker.num_episodes += 1
+        episode = _Episode(episode_id=episode_id, worker=worker, seed=seed)
+        self._episodes[episode_id] = episode
+        self.counters.episodes += 1
+        return ResetReply.from_header(await self._call(episode, "reset", seed=seed, options=options))
+
+    async def step(self, episode_id: str, call: ToolCall) -> StepReply:
+        """Runs one call of an episode.
+
+        Raises:
+            EnvironmentFailure, InfrastructureFailure: the episode is over.
+        """
+        episode = self._find(episode_id)
+        return StepReply.from_header(await self._call(episode, "step", name=call.name, arguments=call.arguments))
+
+    async def expert(self, episode_id: str, skill: str) -> dict[str, Any]:
+        """The demonstrator's next turn: `{"response": str, "calls": [{"name": str, "arguments": dict}, ...]}`.
+
+        Raises:
+            EnvironmentFailure, InfrastructureFailure: the episode is over.
+        """
+        return await self._call(self._find(episode_id), "expert", skill=skill)
+
+    async def close(self, episode_id: str) -> None:
+        """Ends an episode; a name that is not open is none to end."""
+        episode = self._forget(episode_id)
+        if episode is not None and episode.generation == episode.worker.generation:
+            episode.worker.send(encode_frame({"op": "close", "episode": episode_id}))
+
+    async def _call(self, episode: "_Episode", op: str, **request: Any) -> dict[str, Any]:
+        # a cancelled caller leaves its call running: the answer must be taken before the worker's next one
+        task = asyncio.ensure_future(self._run(episode, {"op": op, "episode": episode.episode_id, **request}))
+        task.add_done_callback(_retrieve_exception)
+        return await asyncio.shield(task)
+
+    async def _run(self, episode: "_Episode", request: dict[str, Any]) -> dict[str, Any]:
+        async with episode.worker.lock:
+            if self._episodes.get(episode.episode_id) is not episode:
+                raise InfrastructureFailure(f"episode {episode.episode_id} was closed while its {request['op']} waited")
+            try:
+                await self._prepare(episode)
+                reply = (await self._exchange(episode.worker, request)).header["ok"]
+                episode.generation = episode.worker.generation
+                if request["op"] != "expert":
+                    episode.record(request, reply)
+                if episode.is_snapshot_due():
+                    await self._take_snapshot(episode)
+            except EnvironmentFailure:
+                self.counters.environment_failures += 1
+                self._forget(episode.episode_id)
+                raise
+            except InfrastructureFailure:
+                self.counters.episodes_lost += 1
+                self._forget(episode.episode_id)
+                raise
+            self.counters.calls += 1
+            return reply
+
+    async def _prepare(self, episode: "_Episode") -> None:
+        """Has a living worker hold the episode."""
+        worker = episode.worker
+        if worker.has_died():
+            self.counters.workers_died += 1
+            logger.warning("env worker died between two calls (exit status %s)", await worker.kill())
+        if worker.process is None:
+            self.counters.workers_replaced += 1
+            try:
+                await self._launch(worker)
+            except EnvironmentSetupError as error:
+                raise InfrastructureFailure(f"env worker could not be replaced: {error}") from error
+        if episode.generation is not None and episode.generation != worker.generation:
+            await self._restore(episode)
+
+    async def _restore(self, episode: "_Episode") -> None:
+        try:
+            if episode.snapshot is not None:
+                request = {"op": "resume", "episode": episode.episode_id, "seed": episode.seed}
+                request["num_steps"] = episode.num_snapshot_steps
+                await self._exchange(episode.worker, request, (episode.snapshot,))
+            for request, expected in episode.log:
+                reply = (await self._exchange(episode.worker, request)).header["ok"]
+                if _outcome(reply) != _outcome(expected):
+                    raise InfrastructureFailure(
+                        f"episode {episode.episode_id} was lost with its worker: replayed, {request['op']} gave "
+                        f"{_outcome(reply)!r:.200}, not {_outcome(expected)!r:.200}"
+                    )
+        except EnvironmentFailure as error:
+            message = f"episode {episode.episode_id} was lost with its worker: replayed, {error}"
+            raise InfrastructureFailure(message) from error
+        episode.generation = episode.worker.generation
+        self.counters.episodes_restored += 1
+
+    async def _take_snapshot(self, episode: "_Episode") -> None:
+        frame = await self._exchange(episode.worker, {"op": "capture", "episode": episode.episode_id})
+        if frame.attachments:
+            episode.snapshot = frame.attachments[0]
+            episode.num_snapshot_steps = episode.num_steps
+            episode.log.clear()
+        else:
+            episode.makes_snapshots = False
+
+    async def _exchange(self, worker: "_Worker", request: dict[str, Any], attachments: Sequence[bytes] = ()) -> Frame:
+        """Sends one request and takes its answer; a worker that gives none is killed."""
+        what = f"{request['op']} of episode {request['episode']}"
+        limit_s = self._config.call_timeout_s
+        try:
+            data = encode_frame(request, attachments)
+        except FrameError as error:
+            raise EnvironmentFailure(f"{what} cannot be sent: {error}") from error
+        try:
+            async with asyncio.timeout(limit_s):
+                frame = await worker.exchange(data)
+        except TimeoutError as error:
+            await worker.kill()
+            self._raise_if_stopped()
+            self.counters.calls_expired += 1
+            raise EnvironmentFailure(f"{what} took longer than {limit_s:g} s; its worker was killed") from error
+        except (asyncio.IncompleteReadError, OSError, FrameError) as error:
+            status = await worker.kill()
+            self._raise_if_stopped()
+            self.counters.workers_died += 1
+            raise EnvironmentFailure(f"{what}: the env worker died under it (exit status {status})") from error
+        if "failure" in frame.header:
+            raise EnvironmentFailure(frame.header["failure"])
+        return frame
+
+    async def _launch(self, worker: "_Worker") -> None:
+        self._raise_if_stopped()
+        limit_s = self._config.start_timeout_s
+        await worker.start()
+        try:
+            async with asyncio.timeout(limit_s):
+                hello = await worker.exchange(encode_frame(asdict(self._config)))
+        except TimeoutError as error:
+            await worker.kill()
+            raise InfrastructureFailure(f"an env worker did not start within {limit_s:g} s") from error
+        except (asyncio.IncompleteReadError, OSError, FrameError) as error:
+            status = await worker.kill()
+            raise InfrastructureFailure(f"an env worker died while it started (exit status {status})") from error
+        if "setup_error" in hello.header:
+            await worker.kill()
+            raise EnvironmentSetupError(hello.header["setup_error"])
+
+    def _find(self, episode_id: str) -> "_Episode":
+        if episode_id not in self._episodes:
+            raise ValueError(f"episode_id must name an open episode, got {episode_id!r}")
+        return self._episodes[episode_id]
+
+    def _forget(self, episode_id: str) -> "_Episode | None":
+        episode = self._episodes.pop(episode_id, None)
+        if episode is not None:
+            episode.worker.num_episodes -= 1
+        return episode
+
+    def _raise_if_stopped(self) -> None:
+        if self._is_stopped:
+            raise InfrastructureFailure("the env client was stopped")
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Worker:
+    """A place for a worker process; `generation` counts the processes that stood in it."""
+
+    process: "subprocess.Popen[bytes] | None" = None
+    generation: int = 0
+    num_episodes: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _reader: asyncio.StreamReader | None = None
+    _writer: asyncio.StreamWriter | None = None
+
+    async def start(self) -> None:
+        """Starts a process in this place."""
+        self.process, ours = start_module("segue.envs.worker", flags=("-P",), environment=None)
+        self.generation += 1
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+
+    async def exchange(self, data: bytes) -> Frame:
+        """Sends a frame and waits for one."""
+        assert self._reader is not None and self._writer is not None, "the worker is not running"
+        self._writer.write(data)
+        await self._writer.drain()
+        return await read_frame_async(self._reader)
+
+    def send(self, data: bytes) -> None:
+        """Sends a frame that has no answer; a worker that is gone needs none."""
+        if self._writer is not None:
+            self._writer.write(data)
+
+    def has_died(self) -> bool:
+        """True when the process ended by itself."""
+        return self.process is not None and self.process.poll() is not None
+
+    async def kill(self) -> int | None:
+        """Kills and reaps the process, if there is one; returns its exit status."""
+        if self.process is None:
+            return None
+        assert self._writer is not None, "a process is started together with its streams"
+        process, self.process = self.process, None
+        self._writer.close()
+        return await asyncio.to_thread(kill, process)
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Episode:
+    """What is needed to begin an episode anew."""
+
+    episode_id: str
+    worker: _Worker
+    seed: int
+    generation: int | None = None
+    """Of the process that holds the episode; None before its reset."""
+    log: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    """Requests and replies since the snapshot, or since the reset, which it then begins with."""
+    num_steps: int = 0
+    snapshot: bytes | None = None
+    num_snapshot_steps: int = 0
+    """Steps that the snapshot has behind it."""
+    makes_snapshots: bool = True
+    """False once the environment had none."""
+
+    def record(self, request: dict[str, Any], reply: dict[str, Any]) -> None:
+        """Remembers a call that changed the environment."""
+        self.log.append((request, reply))
+        self.num_steps += request["op"] == "step"
+
+    def is_snapshot_due(self) -> bool:
+        """True when replaying has become long."""
+        return self.makes_snapshots and len(self.log) >= SNAPSHOT_EVERY_STEPS
+
+
+def _outcome(reply: dict[str, Any]) -> dict[str, Any]:
+    """What must come back the same from a replayed call; info may hold times and the like."""
+    return {key: value for key, value in reply.items() if key != "info"}
+
+
+def _retrieve_exception(task: "asyncio.Task[dict[str, Any]]") -> None:
+    # where the caller was cancelled nobody else asks for it
+    if not task.cancelled():
+        task.exception()

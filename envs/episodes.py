@@ -1,0 +1,96 @@
+"""The episodes that one process runs: environments are built once and reused, an episode at a time each."""
+
+import random
+from typing import Any
+
+from segue.envs.errors import boundary
+from segue.envs.factory import EnvFactory
+from segue.envs.reply import ResetReply, StepReply, cut_text, to_json
+from segue.envs.tool import ToolCall
+from segue.envs.tool_env import ToolEnv
+
+
+class EpisodeTable:
+    """Named episodes; what an environment raises comes out as `EnvironmentFailure` and ends its episode."""
+
+    def __init__(self, factory: EnvFactory, max_observation_chars: int) -> None:
+        self._factory = factory
+        self._max_observation_chars = max_observation_chars
+        self._free: list[ToolEnv] = []
+        self._episodes: dict[str, _Episode] = {}
+
+    def reset(self, episode_id: str, seed: int, options: dict[str, Any] | None) -> ResetReply:
+        """Begins an episode under a new name."""
+        assert episode_id not in self._episodes, f"episode {episode_id} is open already"
+        with boundary(f"reset of episode {episode_id}"):
+            env = self._take()
+            observation, info = env.reset(seed=seed, options=options)
+            if not isinstance(observation, str):
+                raise TypeError(f"observation must be a string, got {observation!r}")
+            info = to_json(info, "info")
+            system = info.pop("system")
+            reply = ResetReply(observation=self._cut(observation), system=system, tools=env.tools, info=info)
+        self._episodes[episode_id] = _Episode(env=env, seed=seed)
+        return reply
+
+    def step(self, episode_id: str, call: ToolCall) -> StepReply:
+        """Runs one call of an episode."""
+        episode = self._episodes.pop(episode_id)
+        with boundary(f"step of episode {episode_id}"):
+            observation, _, terminated, truncated, info = episode.env.step(call)
+            info = to_json(info, "info")
+            terms = {name: float(value) for name, value in info.pop("reward_terms").items()}
+            reply = StepReply(
+                observation=self._cut(observation),
+                reward_terms=terms,
+                terminated=bool(terminated),
+                truncated=bool(truncated),
+                info=info,
+            )
+        episode.num_steps += 1
+        self._episodes[episode_id] = episode
+        return reply
+
+    def expert(self, episode_id: str, skill: str) -> dict[str, Any]:
+        """The demonstrator's next turn; the same for the same seed, calls and skill."""
+        episode = self._episodes[episode_id]
+        rng = random.Random(f"demonstrator:{episode.seed}:{episode.num_steps}")
+        with boundary(f"demonstrator of episode {episode_id}"):
+            return episode.env.expert(skill, rng)
+
+    def capture(self, episode_id: str) -> bytes | None:
+        """The episode as data, where its environment can say it."""
+        episode = self._episodes[episode_id]
+        with boundary(f"snapshot of episode {episode_id}"):
+            return episode.env.capture()
+
+    def resume(self, episode_id: str, seed: int, num_steps: int, data: bytes) -> None:
+        """Opens an episode from what `capture` gave."""
+        assert episode_id not in self._episodes, f"episode {episode_id} is open already"
+        with boundary(f"restore of episode {episode_id}"):
+            env = self._take()
+            env.resume(data)
+        self._episodes[episode_id] = _Episode(env=env, seed=seed, num_steps=num_steps)
+
+    def close(self, episode_id: str) -> None:
+        """Ends an episode, if it is open; its environment is free for another."""
+        episode = self._episodes.pop(episode_id, None)
+        if episode is not None:
+            self._free.append(episode.env)
+
+    def _take(self) -> ToolEnv:
+        return self._free.pop() if self._free else self._factory.make()
+
+    def _cut(self, text: str) -> str:
+        return cut_text(text, self._max_observation_chars)
+
+
+class _Episode:
+    """An environment in use. (An environment that failed is dropped with its episode: nobody knows its state.)"""
+
+    __slots__ = ("env", "num_steps", "seed")
+
+    def __init__(self, *, env: ToolEnv, seed: int, num_steps: int = 0) -> None:
+        self.env = env
+        self.seed = seed
+        self.num_steps = num_steps

@@ -1,0 +1,90 @@
+"""An env worker: `python -P -m segue.envs.worker <descriptor>`, started by `client.EnvClient`.
+
+Runs many episodes, one call at a time, in the order of the requests. Frames (`frames.py`):
+
+    EnvConfig -> ; <- {} when an environment was built, or {setup_error}
+    {op, episode, ...} -> ; <- {ok: reply}, or {failure}: the episode has ended by its environment's fault
+    {op: close, episode} -> ; no answer
+"""
+
+import os
+import socket
+import sys
+from typing import Any, BinaryIO, cast
+
+from segue.conf.schema import EnvConfig
+from segue.envs.episodes import EpisodeTable
+from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError
+from segue.envs.factory import EnvFactory
+from segue.envs.frames import Frame, FrameError, encode_frame, read_frame
+from segue.envs.process import die_with_parent
+from segue.envs.tool import ToolCall
+
+_STDERR = 2
+_STDOUT = 1
+
+
+def main() -> None:
+    """Answers frames until the client closes its side."""
+    die_with_parent()
+    # what an environment prints must not be lost, and has no way into the frames
+    os.dup2(_STDERR, _STDOUT)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    # programs that an environment starts must not hold our socket open
+    connection.set_inheritable(False)
+    stream = cast(BinaryIO, connection.makefile("rwb"))
+    first = read_frame(stream)
+    if first is None:
+        return
+    config = EnvConfig(**first.header)
+    factory = EnvFactory(config, isolate=True)
+    try:
+        factory.check()
+    except EnvironmentSetupError as error:
+        _send(stream, encode_frame({"setup_error": str(error)}))
+        return
+    _send(stream, encode_frame({}))
+    table = EpisodeTable(factory, config.max_observation_chars)
+    while (frame := read_frame(stream)) is not None:
+        episode_id = frame.header["episode"]
+        if frame.header["op"] == "close":
+            table.close(episode_id)
+            continue
+        try:
+            answer = _answer(table, frame)
+        except (EnvironmentFailure, FrameError) as error:
+            table.close(episode_id)
+            answer = encode_frame({"failure": str(error)})
+        _send(stream, answer)
+
+
+def _answer(table: EpisodeTable, frame: Frame) -> bytes:
+    request = frame.header
+    episode_id: str = request["episode"]
+    attachments: tuple[bytes, ...] = ()
+    reply: dict[str, Any] = {}
+    match request["op"]:
+        case "reset":
+            reply = table.reset(episode_id, request["seed"], request["options"]).to_header()
+        case "step":
+            call = ToolCall(name=request["name"], arguments=request["arguments"])
+            reply = table.step(episode_id, call).to_header()
+        case "expert":
+            reply = table.expert(episode_id, request["skill"])
+        case "capture":
+            data = table.capture(episode_id)
+            attachments = () if data is None else (data,)
+        case "resume":
+            table.resume(episode_id, request["seed"], request["num_steps"], frame.attachments[0])
+        case op:
+            raise AssertionError(f"no such request: {op}")
+    return encode_frame({"ok": reply}, attachments)
+
+
+def _send(stream: BinaryIO, data: bytes) -> None:
+    stream.write(data)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()
