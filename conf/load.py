@@ -154,6 +154,7 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
         config.run.dir = str((launch / config.run.dir).absolute())
     if config.run.init_from is not None and config.run.init_from != SHIPPED_WARM_START:
         config.run.init_from = str((launch / config.run.init_from).absolute())
+    config.env.import_folder = str((launch / (config.env.import_folder or "")).absolute())
     if (launch / config.tokenizer).is_file():
         config.tokenizer = str((launch / config.tokenizer).absolute())
     return config

@@ -51,6 +51,7 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
 
 _ABOVE_ZERO = (
     "env.call_timeout_s",
+    "env.start_timeout_s",
     "rollout.max_episode_s",
     "rollout.temperature",
     "eval.temperature",

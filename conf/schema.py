@@ -75,6 +75,10 @@ class EnvConfig:
     """Deadline of one call to an environment, in seconds; on expiry its worker is replaced."""
     max_observation_chars: int = 2000
     """Longest text of one reply in the stream, in characters; longer ones are cut and say so."""
+    start_timeout_s: float = 60.0
+    """Deadline of a worker's start, in seconds."""
+    import_folder: str | None = None
+    """Folder, appended to the module path, where the id's module may lie; null is the launch folder."""
     success_return: float | None = None
     """Return that counts as success where the environment names neither `is_success` nor a reward threshold."""
 
