@@ -57,8 +57,7 @@ class ToolCall:
 def object_schema(properties: dict[str, dict[str, Any]], optional: Iterable[str] = ()) -> dict[str, Any]:
     """JSON schema of an object whose properties are required but for the optional ones."""
     required = [name for name in properties if name not in set(optional)]
-    schema = {"type": "object", "properties": properties}
-    return {**schema, "required": required} if required else schema
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def tool(description: str) -> Callable[[_Method], _Method]:
