@@ -10,7 +10,7 @@ from segue.conf.model_config import ModelConfig
 EMBEDDING_STD = 0.5
 HEAD_STD = 0.02
 DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4
-OUTPUT_PROJECTIONS = ("o_proj.weight", "down_proj.weight", "experts.w2", "routed_expert_up_proj.weight")
+OUTPUT_PROJECTIONS = (".o_proj.weight", ".down_proj.weight", ".experts.w2", ".routed_expert_up_proj.weight")
 PSEUDO_QUERIES = ("self_attention_res_proj.weight", "mlp_res_proj.weight", "output_attn_res_proj.weight")
 
 
