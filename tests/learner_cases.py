@@ -3,7 +3,7 @@
 Weights decay slowly (alpha of at least 0.998 a token): with fast decay a state that leaks, or is lost, hides.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,7 +67,7 @@ def make_model(config: ModelConfig, dtype: torch.dtype = torch.float64, seed: in
 
 
 def make_batch(
-    lengths: Sequence[int], vocab_size: int, seed: int = 0, replay_ids: Sequence | None = None
+    lengths: Sequence[int], vocab_size: int = 64, seed: int = 0, replay_ids: Sequence | None = None
 ) -> TokenBatch:
     """Random tokens, two thirds of them labels, temperatures between 0.7 and 1.3."""
     rng = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def make_batch(
 
 
 def make_loss(batch: TokenBatch, seed: int = 0) -> LossFunction:
-    """A loss that no split by segments gives: per trajectory a squared sum of weighted log-probabilities, and entropy."""
+    """A loss that no split by segments gives: per trajectory a square of its weighted log-probabilities."""
     rng = np.random.default_rng(seed)
     weight = torch.from_numpy(rng.normal(size=batch.num_labels))
     owner = torch.from_numpy(np.repeat(np.arange(len(batch.lengths)), np.diff(batch.offsets))[batch.is_label])
@@ -144,7 +144,7 @@ def sweep_step(
 
 
 def worst_error(grads: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
-    """Largest max|difference| / RMS(reference) over the tensors, with its name; a zero reference must be met exactly."""
+    """Largest max|difference| / RMS(reference) of a tensor, with its name; a zero reference must be met exactly."""
     assert grads.keys() == reference.keys()
     errors = {}
     for name, wanted in reference.items():
@@ -153,13 +153,3 @@ def worst_error(grads: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple
         errors[name] = difference / rms if rms else (0.0 if difference == 0.0 else float("inf"))
     name = max(errors, key=lambda key: errors[key])
     return errors[name], name
-
-
-def count_calls(function: Callable, log: list) -> Callable:
-    """The same function, noting each call's arguments."""
-
-    def counted(*args, **kwargs):
-        log.append((args, kwargs))
-        return function(*args, **kwargs)
-
-    return counted

@@ -1,0 +1,46 @@
+"""AdamW over the model's parameters, and its learning rate over the steps."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from segue.conf.schema import OptimizerConfig
+
+UNDECAYED = ("embed_tokens.weight", "conv1d.weight", "res_proj.weight")
+"""Endings of parameters with two axes or more that weight decay leaves alone; vectors are left alone anyway."""
+
+
+def build_adamw(named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW whose weight decay reaches matrices only.
+
+    Norms, decay parameters (A_log, dt_bias), convolution taps, pseudo-queries and embeddings are not decayed: shrinking
+    them moves the network's scales and memory, not its capacity.
+    """
+    decayed, undecayed = [], []
+    for name, parameter in named_parameters:
+        is_matrix = parameter.dim() >= 2 and not name.endswith(UNDECAYED)
+        (decayed if is_matrix else undecayed).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": undecayed, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+
+
+def learning_rate(step: int, num_steps: int, config: OptimizerConfig) -> float:
+    """Linear warm-up to `config.lr`, then linear decay to `config.min_lr_ratio` of it at the last step.
+
+    Args:
+        step: updates done before this one, from 0.
+        num_steps: updates of the whole run; later ones stay at the end's value.
+        config: `warmup_steps` updates rise from lr / (warmup_steps + 1); 0 starts at lr.
+    Example:
+        lr 1, warm-up 2, 6 steps, ratio 0.1: 1/3, 2/3, 1, 0.7, 0.4, 0.1.
+    """
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / (config.warmup_steps + 1)
+    num_decaying = num_steps - 1 - config.warmup_steps
+    progress = min((step - config.warmup_steps) / num_decaying, 1.0) if num_decaying > 0 else 1.0
+    return config.lr * (1.0 - (1.0 - config.min_lr_ratio) * progress)

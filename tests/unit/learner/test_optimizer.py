@@ -1,0 +1,38 @@
+"""AdamW's groups and the learning rate over a run."""
+
+import pytest
+from learner_cases import make_config, make_model
+
+from segue.conf.schema import OptimizerConfig
+from segue.learner.optimizer import build_adamw, learning_rate
+
+
+def test_only_matrices_decay():
+    model = make_model(make_config())
+    optimizer = build_adamw(model.named_parameters(), OptimizerConfig(weight_decay=0.1))
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    names = {name: decays[id(p)] for name, p in model.named_parameters()}
+    assert len(names) == len(decays)
+    undecayed = {name.split("layers.0.")[-1] for name, decay in names.items() if decay == 0.0 and ".layers.0." in name}
+    # written out from the model's description: norms, decay parameters, taps, pseudo-queries
+    assert undecayed == {
+        "self_attn.A_log", "self_attn.dt_bias", "self_attn.o_norm.weight",
+        "self_attn.q_conv1d.weight", "self_attn.k_conv1d.weight", "self_attn.v_conv1d.weight",
+        "input_layernorm.weight", "post_attention_layernorm.weight",
+        "self_attention_res_norm.weight", "self_attention_res_proj.weight",
+        "mlp_res_norm.weight", "mlp_res_proj.weight",
+    }  # fmt: skip
+    assert names["model.embed_tokens.weight"] == 0.0
+    assert names["lm_head.weight"] == names["model.layers.1.block_sparse_moe.experts.w1"] == 0.1
+
+
+def test_the_learning_rate_equals_the_hand_worked_example():
+    config = OptimizerConfig(lr=1.0, warmup_steps=2, min_lr_ratio=0.1)
+    rates = [learning_rate(step, 6, config) for step in range(8)]
+    # after the end it stays
+    assert rates == pytest.approx([1 / 3, 2 / 3, 1.0, 0.7, 0.4, 0.1, 0.1, 0.1])
+
+
+def test_without_warm_up_the_first_update_has_the_full_rate():
+    config = OptimizerConfig(lr=2.0, warmup_steps=0, min_lr_ratio=0.5)
+    assert [learning_rate(step, 3, config) for step in range(3)] == pytest.approx([2.0, 1.5, 1.0])
