@@ -105,6 +105,17 @@ class EnvClient:
             EnvironmentFailure, InfrastructureFailure: the episode is over.
         """
         episode = self._find(episode_id)
+        try:
+            encode_frame(call.arguments)
+        except FrameError as error:
+            # too large, or NaN: the model's doing, so it is told and the environment never hears of it
+            return StepReply(
+                observation=f"error: {error}",
+                reward_terms={},
+                terminated=False,
+                truncated=False,
+                info={"invalid_call": str(error)},
+            )
         return StepReply.from_header(await self._call(episode, "step", name=call.name, arguments=call.arguments))
 
     async def expert(self, episode_id: str, skill: str) -> dict[str, Any]:
@@ -145,6 +156,8 @@ class EnvClient:
                 raise
             except InfrastructureFailure:
                 self.counters.episodes_lost += 1
+                # what a broken replay left behind
+                episode.worker.send(encode_frame({"op": "close", "episode": episode.episode_id}))
                 self._forget(episode.episode_id)
                 raise
             self.counters.calls += 1
@@ -198,12 +211,8 @@ class EnvClient:
         what = f"{request['op']} of episode {request['episode']}"
         limit_s = self._config.call_timeout_s
         try:
-            data = encode_frame(request, attachments)
-        except FrameError as error:
-            raise EnvironmentFailure(f"{what} cannot be sent: {error}") from error
-        try:
             async with asyncio.timeout(limit_s):
-                frame = await worker.exchange(data)
+                frame = await worker.exchange(encode_frame(request, attachments))
         except TimeoutError as error:
             await worker.kill()
             self._raise_if_stopped()

@@ -1,8 +1,8 @@
 """The episodes that one process runs: environments are built once and reused, an episode at a time each."""
 
-import random
 from typing import Any
 
+from segue.envs.demonstrator import demonstrator_rng
 from segue.envs.errors import boundary
 from segue.envs.factory import EnvFactory
 from segue.envs.reply import ResetReply, StepReply, cut_text, to_json
@@ -54,7 +54,7 @@ class EpisodeTable:
     def expert(self, episode_id: str, skill: str) -> dict[str, Any]:
         """The demonstrator's next turn; the same for the same seed, calls and skill."""
         episode = self._episodes[episode_id]
-        rng = random.Random(f"demonstrator:{episode.seed}:{episode.num_steps}")
+        rng = demonstrator_rng(episode.seed, episode.num_steps)
         with boundary(f"demonstrator of episode {episode_id}"):
             return episode.env.expert(skill, rng)
 

@@ -58,7 +58,6 @@ def open_database(data: bytes, limits: QueryLimits) -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.deserialize(data)
     connection.execute("PRAGMA temp_store=MEMORY")
-    connection.execute(f"PRAGMA hard_heap_limit={limits.max_heap_bytes}")
     tables = frozenset(row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type='table'"))
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, limits.max_sql_chars)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.max_cell_bytes)
@@ -74,6 +73,13 @@ def open_database(data: bytes, limits: QueryLimits) -> sqlite3.Connection:
     connection.setlimit(sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0)
     connection.set_authorizer(_Authorizer(tables | _SCHEMA_TABLES))
     return connection
+
+
+def limit_heap(limits: QueryLimits) -> None:
+    """Bounds the memory of every database in this process, for good."""
+    connection = sqlite3.connect(":memory:")
+    connection.execute(f"PRAGMA hard_heap_limit={limits.max_heap_bytes}")
+    connection.close()
 
 
 def run_query(connection: sqlite3.Connection, sql: str, limits: QueryLimits) -> QueryReply:

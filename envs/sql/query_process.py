@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 
 from segue.envs.frames import Frame, encode_frame, read_frame
 from segue.envs.process import die_with_parent
-from segue.envs.sql.query import QueryLimits, open_database, run_query
+from segue.envs.sql.query import QueryLimits, limit_heap, open_database, run_query
 
 _ADDRESS_SPACE_BYTES = 1024 * 2**20
 
@@ -34,6 +34,7 @@ def main() -> None:
     if first is None:
         return
     limits = QueryLimits(**first.header)
+    limit_heap(limits)
     _restrict(connection.fileno())
     stream.write(encode_frame({}))
     stream.flush()

@@ -1,0 +1,183 @@
+"""Environments that do what none should, by tool; imported by env workers from this folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from segue.envs.tool import tool
+from segue.envs.tool_env import Task, ToolEnv, ToolResult
+
+
+class Faulty(ToolEnv):
+    """A counter with faults to call; the seed is its first value."""
+
+    def begin(self, seed: int, options: dict[str, Any]) -> Task:
+        if options.get("fault") == "raise":
+            raise RuntimeError("no such task")
+        if options.get("fault") == "hang":
+            time.sleep(3600)
+        self.value = seed
+        return Task(user=f"count from {seed}", info={"seed": seed})
+
+    @tool("Add.")
+    def add(self, amount: int) -> ToolResult:
+        self.value += amount
+        return ToolResult(observation=str(self.value), reward_terms={"progress": float(amount)})
+
+    @tool("Draw.")
+    def draw(self) -> ToolResult:
+        return ToolResult(observation=str(self.np_random.integers(1_000_000)))
+
+    @tool("Finish.")
+    def finish(self) -> ToolResult:
+        return ToolResult(observation="done", terminated=True, is_success=True)
+
+    @tool("Say the process id.")
+    def pid(self) -> ToolResult:
+        return ToolResult(observation="same", info={"pid": os.getpid()})
+
+    @tool("Raise.")
+    def fail(self) -> ToolResult:
+        raise RuntimeError("broken inside")
+
+    @tool("Exit by an exception.")
+    def leave(self) -> ToolResult:
+        sys.exit(3)
+
+    @tool("Exit at once.")
+    def vanish(self) -> ToolResult:
+        os._exit(7)
+
+    @tool("Be killed.")
+    def die(self) -> ToolResult:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("unreachable")
+
+    @tool("Hang.")
+    def hang(self) -> ToolResult:
+        time.sleep(3600)
+        raise AssertionError("unreachable")
+
+    @tool("Start a program that outlives the call, then hang.")
+    def hang_with_child(self) -> ToolResult:
+        child = subprocess.Popen(["sleep", "3600"])
+        print(f"child {child.pid}", file=sys.stderr, flush=True)
+        time.sleep(3600)
+        raise AssertionError("unreachable")
+
+    @tool("Print.")
+    def shout(self) -> ToolResult:
+        print("x" * 100_000, flush=True)
+        os.write(1, b"\x00\x00\x00\x02{}")
+        return ToolResult(observation="printed")
+
+    @tool("Flood.")
+    def flood(self, size: int) -> ToolResult:
+        return ToolResult(observation="y" * size)
+
+    @tool("Flood info.")
+    def flood_info(self) -> ToolResult:
+        return ToolResult(observation="z", info={"big": "z" * 8_000_000})
+
+    @tool("Return NaN.")
+    def nan_reward(self) -> ToolResult:
+        return ToolResult(observation="nan", reward_terms={"broken": float("nan")})
+
+    @tool("Return NaN in info.")
+    def nan_info(self) -> ToolResult:
+        return ToolResult(observation="nan", info={"loss": np.float32("nan")})
+
+    @tool("Return a wrong type.")
+    def wrong_type(self) -> ToolResult:
+        return "text"  # type: ignore[return-value]
+
+    @tool("Say the time.")
+    def clock(self) -> ToolResult:
+        return ToolResult(observation=str(time.monotonic_ns()))
+
+
+class Saved(Faulty):
+    """The same with snapshots; every reset is counted in the observation, so that a replay from the seed shows."""
+
+    num_resets = 0
+
+    def begin(self, seed: int, options: dict[str, Any]) -> Task:
+        type(self).num_resets += 1
+        return super().begin(seed, options)
+
+    def snapshot(self) -> bytes | None:
+        return str(self.value).encode()
+
+    def restore(self, data: bytes) -> None:
+        self.value = int(data)
+
+
+class Slow(ToolEnv):
+    """Never ready."""
+
+    def __init__(self) -> None:
+        time.sleep(3600)
+
+
+class Corridor(gymnasium.Env[Any, Any]):
+    """Three steps to the right; a foreign environment with names, info and configurable observations."""
+
+    action_names = ("left", "right")
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, *, says_success: bool = False, observations: str = "discrete") -> None:
+        self._says_success = says_success
+        self._observations = observations
+        self.observation_space: spaces.Space[Any] = {
+            "discrete": spaces.Discrete(4),
+            "box": spaces.Box(-1.0, 9.0, (2, 2), np.float32),
+            "text": spaces.Text(20),
+            "nan": spaces.Box(-1.0, 9.0, (2,), np.float32),
+            "outside": spaces.Discrete(2),
+            "large": spaces.Box(0.0, 1.0, (9, 9), np.float32),
+            "tuple": spaces.Tuple((spaces.Discrete(2),)),
+        }[observations]
+
+    def _see(self) -> Any:
+        match self._observations:
+            case "box":
+                return np.array([[self._place, -0.0], [1 / 3, 1.0]], np.float32)
+            case "text":
+                return f"you are at {self._place}"
+            case "nan":
+                return np.array([np.nan, self._place], np.float32)
+        return self._place
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = 0
+        return self._see(), {"place": np.int64(0)}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._place = max(0, self._place + (1 if action == 1 else -1))
+        has_arrived = self._place == 3
+        info: dict[str, Any] = {"is_success": True} if self._says_success and has_arrived else {}
+        return self._see(), float(has_arrived), has_arrived, False, info
+
+
+class Moving(Corridor):
+    """The corridor with actions that the adapter does not support."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,))  # type: ignore[assignment]
+
+
+gymnasium.register(id="Faulty-v0", entry_point=Faulty)
+gymnasium.register(id="ShortFaulty-v0", entry_point=Faulty, max_episode_steps=2)
+gymnasium.register(id="Saved-v0", entry_point=Saved)
+gymnasium.register(id="Slow-v0", entry_point=Slow)
+gymnasium.register(id="Corridor-v0", entry_point=Corridor, max_episode_steps=5)
+gymnasium.register(id="EasyCorridor-v0", entry_point=Corridor, max_episode_steps=5, reward_threshold=0.5)
+gymnasium.register(id="HardCorridor-v0", entry_point=Corridor, max_episode_steps=5, reward_threshold=2.0)
+gymnasium.register(id="Moving-v0", entry_point=Moving)

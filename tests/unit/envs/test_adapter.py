@@ -1,0 +1,161 @@
+"""Foreign gymnasium environments as one tool. Their laws as environments: tests/contract/test_env_contract.py."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segue.conf.schema import EnvConfig
+from segue.envs.errors import EnvironmentSetupError
+from segue.envs.factory import make_env
+from segue.envs.tool import ToolCall
+
+CONFIG = EnvConfig(id="faulty_envs:Corridor-v0", import_folder=str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def _module_path() -> Iterator[None]:
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+
+
+def act(action: Any) -> ToolCall:
+    return ToolCall(name="act", arguments={"action": action})
+
+
+def test_named_actions_become_an_enum() -> None:
+    env = make_env(replace(CONFIG, success_return=1.0))
+    (spec,) = env.tools
+    assert spec.name == "act"
+    assert spec.parameters["properties"] == {"action": {"type": "string", "enum": ["left", "right"]}}
+    assert env.reset(seed=0) == ("0", {"place": 0, "system": ""})
+    assert env.step(act("right"))[:4] == ("1", 0.0, False, False)
+    assert env.step(act("left"))[0] == "0"
+    assert env.step(act(1))[0] == "error: act.action must be of type string, got 1"
+
+
+def test_unnamed_actions_become_an_integer_in_its_range() -> None:
+    env = make_env(EnvConfig(id="FrozenLake-v1", kwargs={"is_slippery": False}))
+    (spec,) = env.tools
+    assert spec.parameters["properties"] == {"action": {"type": "integer", "minimum": 0, "maximum": 3}}
+    env.reset(seed=0)
+    # the default 4x4 map: S F F F / F H F H / F F F H / H F F G; right twice, down three times, right
+    path = [env.step(act(action)) for action in (2, 2, 1, 1, 1, 2)]
+    assert [step[0] for step in path] == ["1", "2", "6", "10", "14", "15"]
+    assert path[-1][1:4] == (1.0, True, False)
+    assert path[-1][4]["reward_terms"] == {"reward": 1.0}
+    # the spec's threshold is 0.7
+    assert path[-1][4]["is_success"] is True
+    env.reset(seed=0)
+    env.step(act(1))
+    # right of the start's lower neighbour is a hole
+    *_, terminated, truncated, info = env.step(act(2))
+    assert (terminated, truncated, info["is_success"]) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "successes"),
+    [
+        # the environment's own word comes first
+        ({"id": "faulty_envs:HardCorridor-v0", "kwargs": {"says_success": True}}, [True]),
+        # return 1 against thresholds of 0.5 and 2, which come before the configured return
+        ({"id": "faulty_envs:EasyCorridor-v0", "success_return": 9.0}, [True]),
+        ({"id": "faulty_envs:HardCorridor-v0", "success_return": 0.5}, [False]),
+        ({"success_return": 1.0}, [True]),
+        ({"success_return": 1.5}, [False]),
+    ],
+)
+def test_success_is_the_environments_word_else_a_return(changes: dict[str, Any], successes: list[bool]) -> None:
+    env = make_env(replace(CONFIG, **changes))
+    env.reset(seed=0)
+    steps = [env.step(act("right")) for _ in range(3)]
+    assert ["is_success" in step[4] for step in steps] == [False, False, True]
+    assert [steps[-1][4]["is_success"]] == successes
+
+
+def test_without_any_rule_the_end_names_the_remedy() -> None:
+    env = make_env(CONFIG)
+    env.reset(seed=0)
+    env.step(act("right"))
+    env.step(act("right"))
+    with pytest.raises(ValueError, match=r"else set env\.success_return"):
+        env.step(act("right"))
+
+
+def test_the_time_limit_truncates() -> None:
+    env = make_env(replace(CONFIG, success_return=1.0))
+    env.reset(seed=0)
+    steps = [env.step(act("left")) for _ in range(5)]
+    # max_episode_steps=5
+    assert [step[3] for step in steps] == [False] * 4 + [True]
+    assert (steps[-1][2], steps[-1][4]["is_success"]) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("observations", "text"),
+    [("discrete", "0"), ("text", "you are at 0"), ("box", "0 0\n0.3333 1")],
+)
+def test_observations_become_compact_text(observations: str, text: str) -> None:
+    assert make_env(replace(CONFIG, kwargs={"observations": observations})).reset(seed=0)[0] == text
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [({"observations": "nan"}, "observation must be finite"), ({"observations": "outside"}, "observation must be in")],
+)
+def test_observations_outside_their_space_are_refused(kwargs: dict[str, Any], message: str) -> None:
+    env = make_env(replace(CONFIG, kwargs=kwargs))
+    with pytest.raises(ValueError, match=message):
+        env.reset(seed=0)
+        env.step(act("right"))
+        env.step(act("right"))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (replace(CONFIG, id="faulty_envs:Moving-v0"), r"must have Discrete actions, and .* got actions Box"),
+        (replace(CONFIG, kwargs={"observations": "large"}), r"Box \(at most 64 entries\) observations, got observations"),
+        (replace(CONFIG, kwargs={"observations": "tuple"}), "got observations Tuple"),
+        (EnvConfig(id="Blackjack-v1"), "got observations Tuple"),
+        (EnvConfig(id="NoSuchThing-v0"), "env.id=NoSuchThing-v0 cannot be built: NameNotFound"),
+        (EnvConfig(kwargs={"level": 1, "lvl": 2}), "unexpected keyword argument 'lvl'"),
+        (EnvConfig(kwargs={"split": "test"}), "'test' is not a valid Split"),
+        (EnvConfig(success_return=1.0), "env.success_return must be null for sql"),
+    ],
+)
+def test_what_cannot_be_used_says_what_can(config: EnvConfig, message: str) -> None:
+    with pytest.raises(EnvironmentSetupError, match=message):
+        make_env(config)
+
+
+def test_a_tool_environment_is_used_as_it_is_with_its_registered_bound() -> None:
+    env = make_env(replace(CONFIG, id="faulty_envs:ShortFaulty-v0"))
+    assert "add" in [spec.name for spec in env.tools]
+    env.reset(seed=0)
+    env.step(ToolCall(name="draw"))
+    # max_episode_steps=2
+    assert env.step(ToolCall(name="draw"))[2:4] == (False, True)
+
+
+def test_the_launch_folder_is_searched_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise AssertionError('hides the standard library')")
+    (tmp_path / "my_corridor.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv\n"
+        "gymnasium.register(id='Mine-v0', entry_point=FrozenLakeEnv, reward_threshold=1.0)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert make_env(EnvConfig(id="my_corridor:Mine-v0")).reset(seed=0)[0] == "0"
+    assert sys.path[-1] == str(tmp_path)
+    del sys.modules["my_corridor"]
+
+
+def test_an_import_that_fails_inside_the_users_module_is_not_blamed_on_the_id(tmp_path: Path) -> None:
+    (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(EnvironmentSetupError, match="No module named 'not_installed_anywhere'"):
+        make_env(EnvConfig(id="needs_more:X-v0", import_folder=str(tmp_path)))

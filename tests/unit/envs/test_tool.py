@@ -1,0 +1,121 @@
+"""Tool schemas and the words that answer a call that does not fit one."""
+
+from typing import Any, Literal
+
+import pytest
+
+from segue.envs.tool import ToolCall, ToolSpec, collect_tools, find_problem, object_schema, tool
+
+
+class Kitchen:
+    """A class whose methods are tools."""
+
+    @tool("Bake.")
+    def bake(self, dish: str, minutes: int, heat: float = 180.0, *, fan: bool = False) -> None: ...
+
+    @tool("Serve.")
+    def serve(self, place: Literal["table", "bar"]) -> None: ...
+
+    def clean(self) -> None: ...
+
+
+class Bakery(Kitchen):
+    """Inherits, adds, and describes one anew."""
+
+    @tool("Sell.")
+    def sell(self) -> None: ...
+
+    @tool("Bake bread.")
+    def bake(self, loaves: int) -> None: ...  # type: ignore[override]
+
+
+def test_a_tools_schema_follows_from_its_method() -> None:
+    bake, serve = collect_tools(Kitchen)
+    assert (bake.name, bake.description) == ("bake", "Bake.")
+    assert bake.parameters == {
+        "type": "object",
+        "properties": {
+            "dish": {"type": "string"},
+            "minutes": {"type": "integer"},
+            "heat": {"type": "number"},
+            "fan": {"type": "boolean"},
+        },
+        "required": ["dish", "minutes"],
+    }
+    assert serve.parameters["properties"] == {"place": {"type": "string", "enum": ["table", "bar"]}}
+
+
+def test_tools_are_inherited_in_order() -> None:
+    assert [spec.name for spec in collect_tools(Bakery)] == ["bake", "serve", "sell"]
+    assert collect_tools(Bakery)[0].parameters == object_schema({"loaves": {"type": "integer"}})
+
+
+def test_a_hint_without_a_json_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="parameter x of tool method must be str, int, float, bool or a Literal"):
+
+        @tool("No.")
+        def method(self: Any, x: list[int]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"type": "string"}, "must be a JSON schema of type object"),
+        ({"type": "object", "additionalProperties": False}, r"schema of t may use .* got \['additionalProperties'\]"),
+        (object_schema({"x": {"type": "str"}}), "type of t.x must be one of"),
+        (object_schema({"x": {"type": "array", "items": {"pattern": "a"}}}), r"schema of t.x\[\] may use"),
+    ],
+)
+def test_a_schema_that_would_not_be_checked_is_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ToolSpec(name="t", description="", parameters=parameters)
+
+
+SPEC = ToolSpec(
+    name="t",
+    description="",
+    parameters=object_schema(
+        {
+            "s": {"type": "string"},
+            "i": {"type": "integer", "minimum": 0, "maximum": 5},
+            "n": {"type": "number"},
+            "b": {"type": "boolean"},
+            "e": {"enum": ["a", 1]},
+            "l": {"type": "array", "items": {"type": "integer"}},
+            "o": {"type": "object", "properties": {"k": {"type": "null"}}, "required": ["k"]},
+        },
+        optional=["s", "i", "n", "b", "e", "l", "o"],
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({}, None),
+        ({"s": "", "i": 5, "n": 2.5, "b": True, "e": 1, "l": [1, 2], "o": {"k": None}}, None),
+        ({"n": 3}, None),
+        ({"s": 5}, "t.s must be of type string, got 5"),
+        ({"i": True}, "t.i must be of type integer, got true"),
+        ({"i": 1.0}, "t.i must be of type integer, got 1.0"),
+        ({"i": 6}, "t.i must be at most 5, got 6"),
+        ({"i": -1}, "t.i must be at least 0, got -1"),
+        ({"n": float("inf")}, "t.n must be of type number, got Infinity"),
+        ({"n": "2"}, 't.n must be of type number, got "2"'),
+        ({"b": 0}, "t.b must be of type boolean, got 0"),
+        ({"e": "b"}, 't.e must be one of a, 1, got "b"'),
+        ({"l": [1, "x"]}, 't.l[1] must be of type integer, got "x"'),
+        ({"o": {}}, "t.o needs k"),
+        ({"o": {"k": None, "z": 1}}, 't.o takes no "z"; it takes: k'),
+        ({"zz": 1}, 't takes no "zz"; it takes: s, i, n, b, e, l, o'),
+        ({"s": ["x" * 100]}, 't.s must be of type string, got ["' + "x" * 58 + "…"),
+    ],
+)
+def test_arguments_are_checked_with_the_reason(arguments: dict[str, Any], problem: str | None) -> None:
+    assert find_problem((SPEC,), ToolCall(name="t", arguments=arguments)) == problem
+
+
+def test_unknown_tools_and_unnamed_arguments_are_named() -> None:
+    assert find_problem((SPEC,), ToolCall(name="q")) == 'no tool "q"; tools: t'
+    wrong = ToolCall(name="t", arguments=[1])  # type: ignore[arg-type]
+    assert find_problem((SPEC,), wrong) == "t takes named arguments, got [1]"
