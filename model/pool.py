@@ -280,7 +280,8 @@ class PooledStore:
 
     def read_recurrent(self, layer: int) -> tuple[Tensor, Tensor]:
         """See `StateStore`."""
-        return self._pool.recurrent[layer][self._index], self._pool.conv[layer][self._index]
+        recurrent, conv = self._pool.recurrent[layer], self._pool.conv[layer]
+        return recurrent.index_select(0, self._index), conv.index_select(0, self._index)
 
     def write_recurrent(self, layer: int, recurrent: Tensor, conv: Tensor) -> None:
         """See `StateStore`."""

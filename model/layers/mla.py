@@ -21,7 +21,8 @@ class GatedMla(nn.Module):
     def __init__(self, config: ModelConfig, mla_index: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.mla_index = mla_index
-        self.num_heads, self.latent_size = config.num_attention_heads, config.kv_lora_rank
+        self.num_heads = config.num_attention_heads
+        self.latent_size, self.shared_key_size = config.kv_lora_rank, config.qk_rope_head_dim
         self.query_size = query_size = config.qk_nope_head_dim + config.qk_rope_head_dim
         key_value_size = config.qk_nope_head_dim + config.v_head_dim
         self.scale = query_size**-0.5
@@ -44,8 +45,7 @@ class GatedMla(nn.Module):
     def forward(self, x: Tensor, store: StateStore) -> Tensor:
         """[T, D] to [T, D]; adds the tokens' latent rows to the state."""
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.has_query_latent else self.q_proj(x)
-        rows = self.kv_a_proj_with_mqa(x)
-        latent, shared_key = rows[:, : self.latent_size], rows[:, self.latent_size :]
+        latent, shared_key = self.kv_a_proj_with_mqa(x).split([self.latent_size, self.shared_key_size], dim=1)
         rows = torch.cat([self.kv_a_layernorm(latent), shared_key], dim=1)
         kv_b = self.kv_b_proj.weight.view(self.num_heads, -1, self.latent_size)
         q = q.view(-1, self.num_heads, self.query_size)
