@@ -82,15 +82,17 @@ def _component(name: str, kinds: tuple[LayerKind, ...]) -> str:
 
 
 def _per_layer(model: SegueModel, config: ModelConfig) -> dict[str, int]:
-    layers = model.model.layers
-    sizes: dict[str, int] = {}
+    def count(prefix: str) -> int:
+        return sum(p.numel() for name, p in model.named_parameters() if name.startswith(prefix))
+
+    sizes = {}
     for key, indices in (("kda", config.kda_layers), ("mla", config.mla_layers)):
         if indices:
-            sizes[key] = sum(p.numel() for p in layers[indices[0]].self_attn.parameters())
-    moe = layers[config.moe_layers[0]].block_sparse_moe
-    routed = sum(p.numel() for p in moe.experts.parameters())
+            sizes[key] = count(f"model.layers.{indices[0]}.self_attn.")
+    moe = f"model.layers.{config.moe_layers[0]}.block_sparse_moe."
+    routed = count(f"{moe}experts.")
     sizes["routed_expert"] = routed // config.num_experts
-    sizes["moe_without_routed_experts"] = sum(p.numel() for p in moe.parameters()) - routed
+    sizes["moe_without_routed_experts"] = count(moe) - routed
     return sizes
 
 
