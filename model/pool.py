@@ -117,7 +117,7 @@ class StatePool:
             PoolExhausted: no slot or no page is free; nothing is taken then.
         """
         num_full = slot.num_tokens // self.page_size
-        num_partial = len(slot.pages) - num_full
+        num_partial = self._pages_of(slot.num_tokens) - num_full
         if num_partial > self.free_pages:
             raise PoolExhausted(f"fork needs {num_partial} page, free are {self.free_pages} of {self.num_pages}")
         twin = self._take_slot()
@@ -127,7 +127,7 @@ class StatePool:
         for page in slot.pages[:num_full]:
             self._num_owners[page] += 1
         self._append_pages(twin, slot.pages[:num_full])
-        for page in slot.pages[num_full:]:
+        for page in slot.pages[num_full : num_full + num_partial]:
             copy = self._take_page()
             for tensor in self.pages:
                 tensor[copy].copy_(tensor[page])
@@ -165,9 +165,12 @@ class StatePool:
             PoolExhausted: no slot or too few pages are free; nothing is taken then.
         """
         num_tokens = int(arrays["num_tokens"])
-        self._check_pages(self._pages_of(num_tokens))
         slot = self._take_slot()
-        self.grow(slot, num_tokens)
+        try:
+            self.reserve([slot], [num_tokens])
+        except PoolExhausted:
+            self.free(slot)
+            raise
         slot.num_tokens = num_tokens
         rows = self.row_places(slot.pages, num_tokens)
         for layer, (recurrent, conv) in enumerate(zip(self.recurrent, self.conv, strict=True)):
@@ -177,23 +180,22 @@ class StatePool:
             pages.flatten(0, 1)[rows] = _from_bits(arrays[f"rows.{layer}"], pages)
         return slot
 
-    def grow(self, slot: Slot, num_new_tokens: int) -> None:
-        """Take the pages that the next tokens need; the caller has checked that they are free."""
-        num_pages = self.pages_needed(slot.num_tokens, num_new_tokens)
-        if num_pages:
-            self._append_pages(slot, [self._take_page() for _ in range(num_pages)])
-
     def reserve(self, slots: Sequence[Slot], num_new_tokens: Sequence[int]) -> None:
-        """Take the pages that these sequences' next tokens need.
+        """Take the pages that these sequences' next tokens need and that they do not own yet.
 
         Raises:
             PoolExhausted: too few pages are free; nothing is taken then.
         """
-        needed = sum(map(self.pages_needed, (slot.num_tokens for slot in slots), num_new_tokens))
-        self._check_pages(needed)
-        if needed:
-            for slot, num_new in zip(slots, num_new_tokens, strict=True):
-                self.grow(slot, num_new)
+        wanted = [
+            max(0, self._pages_of(slot.num_tokens + num_new) - len(slot.pages))
+            for slot, num_new in zip(slots, num_new_tokens, strict=True)
+        ]
+        needed = sum(wanted)
+        if needed > self.free_pages:
+            raise PoolExhausted(f"{needed} pages are needed, free are {self.free_pages} of {self.num_pages}")
+        for slot, num_pages in zip(slots, wanted, strict=True):
+            if num_pages:
+                self._append_pages(slot, [self._take_page() for _ in range(num_pages)])
 
     def row_places(self, pages: Sequence[int], end: int, start: int = 0) -> Tensor:
         """Places of rows start up to end of a sequence among the rows of all pages, [end - start] int64."""
@@ -205,10 +207,6 @@ class StatePool:
 
     def _pages_of(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
-
-    def _check_pages(self, needed: int) -> None:
-        if needed > self.free_pages:
-            raise PoolExhausted(f"{needed} pages are needed, free are {self.free_pages} of {self.num_pages}")
 
     def _take_slot(self) -> Slot:
         if not self._free_slots:
@@ -264,7 +262,7 @@ class PooledStore:
         device = self._index.device
         if self.incremental:
             size = pool.page_size
-            places = [slot.pages[-1] * size + slot.num_tokens % size for slot in slots]
+            places = [slot.pages[slot.num_tokens // size] * size + slot.num_tokens % size for slot in slots]
             self._places = torch.tensor(places, dtype=torch.int64, device=device)
             self._lengths = torch.tensor([slot.num_tokens + 1 for slot in slots], dtype=torch.int64, device=device)
             max_pages = max((len(slot.pages) for slot in slots), default=0)

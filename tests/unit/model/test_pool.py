@@ -1,5 +1,6 @@
 """StatePool: slots, shared pages, forks, moves, exhaustion."""
 
+import numpy as np
 import pytest
 import torch
 from model_cases import make_config, make_model, make_tokens
@@ -131,6 +132,9 @@ def test_exhaustion_is_an_error_that_changes_nothing() -> None:
 
     pool.free(one)
     feed(pool, [two], [make_tokens(8, seed=5)])
+    with pytest.raises(PoolExhausted, match="1 pages are needed, free are 0 of 3"):
+        pool.import_({"num_tokens": np.array(1)})
+    assert pool.free_slots == 1
     with pytest.raises(PoolExhausted, match="fork needs 1 page, free are 0 of 3"):
         pool.fork(two)
     assert pool.free_slots == 1
@@ -147,3 +151,15 @@ def test_a_forward_that_would_need_gradients_is_refused() -> None:
     pool = make_pool()
     with pytest.raises(AssertionError, match="carry no gradient"):
         make_model(CONFIG)(PackedInputs.pack([make_tokens(2, seed=1)]), pool.view([pool.allocate()]), Routing())
+
+
+def test_a_forward_that_never_ended_takes_its_pages_only_once() -> None:
+    pool = make_pool()
+    slot = pool.allocate()
+    tokens = make_tokens(5, seed=1)
+    with torch.no_grad():
+        pool.view([slot]).open(PackedInputs.pack([tokens]))
+    assert (pool.free_pages, slot.num_tokens) == (12 - 2, 0)
+    expected = feed(pool, [pool.allocate()], [tokens])
+    assert torch.equal(feed(pool, [slot], [tokens]), expected)
+    assert pool.free_pages == 12 - 4
