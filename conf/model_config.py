@@ -3,7 +3,7 @@
 Sizes are counts unless a unit is named. Layer numbers in `linear_attn_config` are 1-based, as published.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 
@@ -98,9 +98,11 @@ class ModelConfig:
             raise ValueError(
                 f"model.num_experts_per_token must be in [1, {self.num_experts - 1}], got {self.num_experts_per_token}"
             )
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "kv_lora_rank"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"model.{name} must be at least 1, got {getattr(self, name)}")
+        for size in fields(self):
+            value = getattr(self, size.name)
+            is_size = type(value) is int and size.name != "first_k_dense_replace"
+            if is_size and value < 1:
+                raise ValueError(f"model.{size.name} must be at least 1, got {value}")
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:

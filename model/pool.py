@@ -4,7 +4,6 @@ Legend: N sequences of one forward, T new tokens, H heads, K key width, V value 
 channels, L latent width, R shared key width. A page holds `page_size` rows of every MLA layer.
 """
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -141,7 +140,7 @@ class StatePool:
             if self._num_owners[page] == 0:
                 self._free_pages.append(page)
         slot.pages.clear()
-        heapq.heappush(self._free_slots, slot.index)
+        self._free_slots.append(slot.index)
 
     def view(self, slots: Sequence[Slot]) -> "PooledState":
         """The states of these sequences for forwards, which change them in place; one view serves many forwards."""
@@ -211,8 +210,7 @@ class StatePool:
     def _take_slot(self) -> Slot:
         if not self._free_slots:
             raise PoolExhausted(f"all {self.num_slots} slots are taken")
-        # the lowest, so that a batch tends to be a run of slots
-        return Slot(index=heapq.heappop(self._free_slots))
+        return Slot(index=self._free_slots.pop())
 
     def _take_page(self) -> int:
         page = self._free_pages.pop()

@@ -1,0 +1,38 @@
+"""ModelConfig: derived shapes and refusals."""
+
+import pytest
+
+from segue.conf.model_config import LayerKind, LinearAttnConfig, ModelConfig
+
+
+def test_layers_are_numbered_from_one_in_the_file_and_from_zero_here() -> None:
+    config = ModelConfig()
+    assert config.layer_kinds == (LayerKind.kda, LayerKind.kda, LayerKind.kda, LayerKind.mla)
+    assert (config.kda_layers, config.mla_layers, config.moe_layers) == ((0, 1, 2), (3,), (1, 2, 3))
+
+
+def test_state_shapes_follow_the_heads() -> None:
+    config = ModelConfig()
+    # 3 heads of 32; three taps of history over q, k and v; latent 48 and shared key 16
+    assert config.recurrent_shape == (3, 32, 32)
+    assert config.conv_shape == (3, 3 * 96)
+    assert config.latent_row_size == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 0}, "model.hidden_size must be at least 1, got 0"),
+        ({"attn_res_block_size": 0}, "model.attn_res_block_size must be at least 1, got 0"),
+        ({"num_experts_per_token": 32}, r"model.num_experts_per_token must be in \[1, 31\], got 32"),
+        ({"first_k_dense_replace": 4}, r"model.first_k_dense_replace must be in \[0, 3\], got 4"),
+        (
+            {"linear_attn_config": LinearAttnConfig(gate_lower_bound=-6.0)},
+            r"gate_lower_bound must be in \[-5, 0\) or null, got -6.0",
+        ),
+        ({"linear_attn_config": LinearAttnConfig(full_attn_layers=[0])}, "1-based layer numbers up to 4, got 0"),
+    ],
+)
+def test_impossible_models_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**changes)
