@@ -28,11 +28,13 @@ from segue.conf.schema import EnvConfig, SegueConfig
 GROUPS = ("model", "env", "experiment")
 STORED_NAME = "config.yaml"
 SHIPPED_WARM_START = "warm_start"
+RESUMING_COMMANDS = ("train", "pretrain")
 
 # keys, or whole sections, that a resumed run may be given anew
 CHANGEABLE_ON_RESUME = (
     "run.dir",
     "run.console",
+    "env.import_folder",
     "train.steps",
     "train.eval_every",
     "train.checkpoint_every",
@@ -49,8 +51,9 @@ CHANGEABLE_ON_RESUME = (
 def load_config(overrides: Sequence[str], command: str = "train", *, launch_folder: Path | None = None) -> SegueConfig:
     """Compose, check and resolve the configuration of one run.
 
-    Where `run.dir` holds a run of this command, the stored configuration is the base and `overrides` are applied to
-    it; overrides that name a group are taken as a whole command line instead, which must come to the same.
+    Where `run.dir` holds a run, its stored configuration is the base and `overrides` are applied to it. `train` and
+    `pretrain` go on with that run: what may not change must come to the same, and overrides that name a group are
+    taken as the whole command line.
 
     Args:
         overrides: Hydra overrides such as `model=tiny`, `train.steps=3`.
@@ -65,13 +68,23 @@ def load_config(overrides: Sequence[str], command: str = "train", *, launch_fold
     parsed = [_parse(text) for text in overrides]
     for override in parsed:
         _refuse_foreign(override)
-    config = _resolved(_compose_shipped(command, [_line(override) for override in parsed]), launch)
-    if command in ("train", "pretrain") and config.run.dir is not None:
-        stored_file = Path(config.run.dir) / STORED_NAME
-        if stored_file.is_file():
-            config = _resumed(config, stored_file, parsed, launch)
+    lines = [*_implied_group(parsed), *(_line(override) for override in parsed)]
+    config = _resolved(_compose_shipped(command, lines), launch)
+    if config.run.dir is not None and (Path(config.run.dir) / STORED_NAME).is_file():
+        config = _based_on_stored(config, parsed, launch)
+        if command in RESUMING_COMMANDS:
+            _refuse_changes(config)
     check_rules(config)
     return config
+
+
+def load_stored_config(folder: Path) -> SegueConfig:
+    """The configuration of the run that a folder holds.
+
+    Raises:
+        ConfigError: the stored file does not fit the schema.
+    """
+    return _compose_stored(folder, [])
 
 
 def job_overrides(overrides: Sequence[str]) -> list[list[str]]:
@@ -123,14 +136,19 @@ def _compose(primary: str, lines: list[str]) -> SegueConfig:
         GlobalHydra.instance().clear()
 
 
-def _resumed(fresh: SegueConfig, stored_file: Path, parsed: list[Override], launch: Path) -> SegueConfig:
-    folder = stored_file.parent
-    stored = _compose_stored(folder, [])
-    config = fresh
-    if not any(override.key_or_group in GROUPS for override in parsed):
-        config = _resolved(_compose_stored(folder, [_line(override) for override in parsed]), launch)
+def _based_on_stored(fresh: SegueConfig, parsed: list[Override], launch: Path) -> SegueConfig:
+    """The stored configuration with the overrides applied; the fresh one where an override names a group."""
+    assert fresh.run.dir is not None
+    if any(override.key_or_group in GROUPS for override in parsed):
+        return fresh
+    config = _resolved(_compose_stored(Path(fresh.run.dir), [_line(override) for override in parsed]), launch)
     config.run.dir = fresh.run.dir
-    before, after = flatten(stored), flatten(config)
+    return config
+
+
+def _refuse_changes(config: SegueConfig) -> None:
+    assert config.run.dir is not None
+    before, after = flatten(load_stored_config(Path(config.run.dir))), flatten(config)
     changed = [
         f"{key}: {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
@@ -138,10 +156,9 @@ def _resumed(fresh: SegueConfig, stored_file: Path, parsed: list[Override], laun
     ]
     if changed:
         raise ConfigError(
-            f"{folder} holds a run whose configuration must stay, got {'; '.join(changed)}; "
+            f"{config.run.dir} holds a run whose configuration must stay, got {'; '.join(changed)}; "
             f"leave these as they are, or start another run with run.dir=<new folder>"
         )
-    return config
 
 
 def _is_changeable(key: str) -> bool:
@@ -172,6 +189,13 @@ def _line(override: Override) -> str:
     """Keys of free-form dictionaries need no leading `+`."""
     text = str(override.input_line)
     return f"++{text}" if is_free_form(override.key_or_group) and text[0] not in "+~" else text
+
+
+def _implied_group(parsed: list[Override]) -> list[str]:
+    """An environment given by its id alone takes nothing from the default environment's file."""
+    given = {override.key_or_group: override.value() for override in parsed}
+    is_implied = "env" not in given and given.get("env.id", EnvConfig().id) != EnvConfig().id
+    return ["env=gymnasium"] if is_implied else []
 
 
 def _refuse_foreign(override: Override) -> None:

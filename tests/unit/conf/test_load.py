@@ -142,3 +142,10 @@ def test_known_keys_are_the_leaves_and_the_sections_above_them() -> None:
     sections = {key.rpartition(".")[0] for key in leaves if "." in key}
     nested = {section.rpartition(".")[0] for section in sections if "." in section}
     assert set(known_keys()) == leaves | sections | nested
+
+
+def test_an_environment_given_by_its_id_takes_nothing_from_the_default_one() -> None:
+    own = load_config(["env.id=my_package:Mine-v0", "env.kwargs.size=3"]).env
+    assert (own.id, own.kwargs, own.eval_options, own.variants) == ("my_package:Mine-v0", {"size": 3}, {}, {})
+    assert load_config(["env.id=sql"]).env == load_config([]).env
+    assert load_config(["env=sql", "env.id=my_package:Mine-v0"]).env.variants != {}

@@ -1,0 +1,231 @@
+"""Finished groups between rollout and learner: files in a folder, and a ledger of what became of each.
+
+A group is a file that a rollout actor renamed into the folder; its record (a few hundred bytes) travels. The ledger is
+written with each checkpoint, so that what a step consumed is committed exactly when the checkpoint contains the step.
+
+Promises (each a test in tests/unit/actors/test_buffer.py):
+    - `take` hands out ready groups in the order of their tasks, whatever the order in which they finished.
+    - A group is handed out at most `max_uses` times on the restored line, uncommitted uses included.
+    - After `restore`, uses since the checkpoint are undone and their groups are ready again; files that finished
+      after the checkpoint are found; half-written ones are removed.
+    - A dropped group is never handed out, and the ledger says why.
+    - A file is deleted only when its group is done with and the oldest kept checkpoint contains that.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segue.actors.episode import Episode, summarize
+from segue.rollout.trajectory import Group, Outcome, PolicyVersion
+from segue.rollout.trajectory_file import TrajectoryFileError, load_group
+
+SUFFIX = ".safetensors"
+
+
+class DropReason(Enum):
+    """Why a finished group never trained (again)."""
+
+    stale = "stale"
+    """Every token is older than the bound, or one is and `on_exceed` says drop."""
+    lost_version = "lost_version"
+    """Every token was sampled by steps that a restore undid."""
+    damaged = "damaged"
+    """The file is missing, cut short or of another digest."""
+    empty = "empty"
+    """No member has a token to train: all ended in infrastructure failures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """What travels in a group's stead."""
+
+    number: int
+    """Number of its task in the stream."""
+    task_id: str
+    group_id: str
+    file: str
+    """Name in the buffer folder."""
+    digest: str
+    """SHA-256 of the file, in hexadecimal."""
+    tokens_by_version: tuple[tuple[PolicyVersion, int], ...]
+    """Trainable tokens by the weights that sampled them, oldest first."""
+    made_by: str
+    episodes: tuple[Episode, ...]
+    rollout_s: float
+    """Seconds between the start and the end of its play."""
+
+
+def file_name(group_id: str) -> str:
+    """Name of a group's file in the buffer folder."""
+    return group_id + SUFFIX
+
+
+def make_record(group: Group, *, number: int, digest: str, rollout_s: float) -> GroupRecord:
+    """The record of a group whose file has this digest."""
+    return GroupRecord(
+        number=number,
+        task_id=group.task_id,
+        group_id=group.group_id,
+        file=file_name(group.group_id),
+        digest=digest,
+        tokens_by_version=_count_versions(group),
+        made_by=group.made_by,
+        episodes=tuple(summarize(trajectory) for trajectory in group.trajectories),
+        rollout_s=rollout_s,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    record: GroupRecord
+    uses: list[int] = field(default_factory=list)
+    """Steps that trained on it."""
+    dropped: DropReason | None = None
+    dropped_at: int = 0
+
+    def last_step(self) -> int:
+        return self.dropped_at if self.dropped is not None else max(self.uses)
+
+
+class Buffer:
+    """Holds finished groups for the learner; the module's docstring states what it promises."""
+
+    def __init__(self, folder: Path, *, max_uses: int) -> None:
+        self._folder = folder
+        self._max_uses = max_uses
+        self._entries: dict[str, _Entry] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, record: GroupRecord) -> None:
+        """A group's file is in the folder."""
+        assert record.group_id not in self._entries, f"group {record.group_id} finished twice"
+        self._entries[record.group_id] = _Entry(record=record)
+
+    def ready(self) -> list[GroupRecord]:
+        """Groups that can still train, in the order of their tasks."""
+        entries = [entry for entry in self._entries.values() if self._is_ready(entry)]
+        return [entry.record for entry in sorted(entries, key=lambda entry: entry.record.number)]
+
+    def take(self, count: int, *, step: int) -> list[GroupRecord]:
+        """Hand out `count` groups to the learner step that turns `step - 1` into `step`."""
+        records = self.ready()[:count]
+        assert len(records) == count, f"{len(records)} groups ready, {count} asked for"
+        for record in records:
+            self._entries[record.group_id].uses.append(step)
+        return records
+
+    def drop(self, group_id: str, reason: DropReason, *, step: int) -> None:
+        """Never hand the group out again."""
+        entry = self._entries[group_id]
+        entry.dropped = reason
+        entry.dropped_at = step
+
+    def numbers(self) -> list[int]:
+        """Numbers of the tasks whose groups are ready or have trained."""
+        return [entry.record.number for entry in self._entries.values() if entry.dropped is None]
+
+    def uses(self, group_id: str) -> tuple[int, ...]:
+        """Steps that trained on a group."""
+        return tuple(self._entries[group_id].uses)
+
+    def state(self) -> dict[str, Any]:
+        """The ledger as JSON values; written with a checkpoint it commits every use so far."""
+        return {
+            "entries": [
+                {
+                    "record": _record_to_json(entry.record),
+                    "uses": list(entry.uses),
+                    "dropped": None if entry.dropped is None else entry.dropped.value,
+                    "dropped_at": entry.dropped_at,
+                }
+                for entry in self._entries.values()
+            ]
+        }
+
+    def restore(self, state: dict[str, Any], number_of: Callable[[str], int]) -> dict[str, int | None]:
+        """Return to a checkpoint's ledger and take up files that finished since.
+
+        Args:
+            state: of `state()`; empty for the start of a run.
+            number_of: task id to its number in the stream.
+        Returns:
+            Name of each damaged file, and the number of the task that the ledger has for it.
+        """
+        self._entries = {}
+        for item in state.get("entries", ()):
+            record = _record_from_json(item["record"])
+            self._entries[record.group_id] = _Entry(
+                record=record,
+                uses=list(item["uses"]),
+                dropped=None if item["dropped"] is None else DropReason(item["dropped"]),
+                dropped_at=item["dropped_at"],
+            )
+        for partial in self._folder.glob(".*"):
+            partial.unlink()
+        return {**self._drop_damaged(), **dict.fromkeys(self._take_up_new(number_of))}
+
+    def collect(self, oldest_kept_step: int) -> None:
+        """Delete files whose group is done with, where the oldest kept checkpoint contains that."""
+        for group_id, entry in list(self._entries.items()):
+            if not self._is_ready(entry) and entry.last_step() <= oldest_kept_step:
+                (self._folder / entry.record.file).unlink(missing_ok=True)
+                del self._entries[group_id]
+
+    def _is_ready(self, entry: _Entry) -> bool:
+        return entry.dropped is None and len(entry.uses) < self._max_uses
+
+    def _drop_damaged(self) -> dict[str, int | None]:
+        damaged: dict[str, int | None] = {}
+        for entry in self._entries.values():
+            if self._is_ready(entry):
+                path = self._folder / entry.record.file
+                try:
+                    load_group(path, digest=entry.record.digest)
+                except TrajectoryFileError:
+                    entry.dropped = DropReason.damaged
+                    damaged[path.name] = entry.record.number
+        return damaged
+
+    def _take_up_new(self, number_of: Callable[[str], int]) -> Iterable[str]:
+        for path in sorted(self._folder.glob("*" + SUFFIX)):
+            if path.name.removesuffix(SUFFIX) in self._entries:
+                continue
+            try:
+                group = load_group(path)
+            except TrajectoryFileError:
+                path.unlink()
+                yield path.name
+                continue
+            # the file alone tells its digest: what was recorded since the checkpoint went with the process
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            self.add(make_record(group, number=number_of(group.task_id), digest=digest, rollout_s=0.0))
+
+
+def _record_to_json(record: GroupRecord) -> dict[str, Any]:
+    values = asdict(record)
+    for episode in values["episodes"]:
+        episode["outcome"] = episode["outcome"].value
+    return values
+
+
+def _record_from_json(values: dict[str, Any]) -> GroupRecord:
+    episodes = tuple(Episode(**{**e, "outcome": Outcome(e["outcome"])}) for e in values["episodes"])
+    versions = tuple((PolicyVersion(**version), count) for version, count in values["tokens_by_version"])
+    return GroupRecord(**{**values, "tokens_by_version": versions, "episodes": episodes})
+
+
+def _count_versions(group: Group) -> tuple[tuple[PolicyVersion, int], ...]:
+    counts: Counter[PolicyVersion] = Counter()
+    for trajectory in group.trajectories:
+        mask = trajectory.trainable
+        pairs = np.stack([trajectory.policy_incarnation[mask], trajectory.policy_step[mask]], axis=1)
+        for (incarnation, step), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+            counts[PolicyVersion(int(incarnation), int(step))] += int(count)
+    return tuple(sorted(counts.items()))

@@ -1,0 +1,66 @@
+"""What the commands that take a configuration share: options, help, `--cfg`, `--multirun`."""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from segue.conf.load import GROUPS, config_to_yaml, group_options, job_overrides, load_config
+from segue.conf.schema import SegueConfig
+
+
+def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
+    """A parser with the options that every command has, and its examples in the help."""
+    lines = ["groups:", *(f"  {group}={'|'.join(group_options(group)) or '…'}" for group in GROUPS)]
+    lines += ["", "examples:", *(f"  segue {command} {example}".rstrip() for example in examples)]
+    lines += ["", "Every key stands in docs/config.md; `--cfg job` prints the configuration that would run."]
+    parser = argparse.ArgumentParser(
+        prog=f"segue {command}",
+        description=about,
+        epilog="\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="values that differ from the defaults")
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    parser.add_argument("--cfg", choices=["job"], help="print the configuration and do nothing")
+    return parser
+
+
+def add_multirun(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that can run once for each combination of values."""
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="run every combination of key=a,b one after another"
+    )
+
+
+def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:
+    """The configuration, or None where `--cfg` only wanted it printed.
+
+    Raises:
+        ConfigError: what was given cannot run.
+    """
+    config = load_config(arguments.overrides, command)
+    if arguments.cfg is not None:
+        print(config_to_yaml(config), end="")
+        return None
+    return config
+
+
+def run_jobs(command: str, overrides: list[str]) -> int:
+    """Run the command once for each combination, each in a process and a run folder of its own.
+
+    Returns:
+        0 if all ended well, else the first exit code that did not.
+    """
+    jobs = job_overrides(overrides)
+    base = next((text.partition("=")[2] for text in overrides if text.startswith("run.dir=")), None)
+    folder = Path.cwd() / (base or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun")
+    codes = []
+    for number, job in enumerate(jobs):
+        job_arguments = [*(text for text in job if not text.startswith("run.dir=")), f"run.dir={folder / str(number)}"]
+        print(f"job {number + 1} of {len(jobs)}: segue {command} {' '.join(job_arguments)}", flush=True)
+        # -P: the folder that this was called in must not hide packages
+        process = [sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job_arguments]
+        codes.append(subprocess.run(process, check=False).returncode)
+    return next((code for code in codes if code), 0)

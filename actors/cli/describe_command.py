@@ -1,0 +1,53 @@
+"""`segue describe`."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from segue.actors.cli.command_line import compose, make_parser
+
+ABOUT = "Count a model's parameters, memory and operations, without building its weights."
+EXAMPLES = ("model=k3", "model=mini --json")
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    parser = make_parser("describe", ABOUT, EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args(argv)
+    config = compose("describe", arguments)
+    if config is None:
+        return 0
+    # the tensor library loads here and not for --help
+    from segue.model.describe import describe
+
+    facts = describe(config.model)
+    if arguments.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        Console().print(_table(facts))
+    return 0
+
+
+def _table(facts: dict[str, Any]) -> Table:
+    table = Table("quantity", "value", show_edge=False)
+    table.columns[1].justify = "right"
+    for section, values in facts.items():
+        _add_rows(table, section.replace("_", " "), values, 0)
+    return table
+
+
+def _add_rows(table: Table, name: str, value: Any, depth: int) -> None:
+    label = "  " * depth + str(name).replace("_", " ")
+    if isinstance(value, dict):
+        table.add_row(f"[b]{label}[/b]")
+        for key, inner in value.items():
+            _add_rows(table, key, inner, depth + 1)
+    else:
+        table.add_row(label, _number(str(name), value))
+
+
+def _number(name: str, value: int) -> str:
+    return f"{value:,} ({value:.4e})" if value >= 10**6 else f"{value:,}"

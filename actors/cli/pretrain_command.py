@@ -1,0 +1,29 @@
+"""`segue pretrain`."""
+
+from pathlib import Path
+
+from segue.actors.cli.command_line import add_multirun, compose, make_parser, run_jobs
+
+ABOUT = "Imitate the environment's demonstrator. A run.dir that holds a run is resumed."
+EXAMPLES = (
+    "",
+    "pretrain.steps=2000 pretrain.skill=expert",
+    "run.init_from=runs/2026-01-31_12-00-00_train/export",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    parser = make_parser("pretrain", ABOUT, EXAMPLES)
+    add_multirun(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.multirun:
+        return run_jobs("pretrain", arguments.overrides)
+    config = compose("pretrain", arguments)
+    if config is not None:
+        # Ray and the tensor library load here and not for --help
+        from segue.actors.phase import PhaseKind
+        from segue.actors.run import run
+
+        run(config, PhaseKind.pretrain, arguments=arguments.overrides, launch_folder=Path.cwd())
+    return 0

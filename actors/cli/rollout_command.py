@@ -1,0 +1,28 @@
+"""`segue rollout`."""
+
+from segue.actors.cli.command_line import compose, make_parser
+
+ABOUT = "Play episodes and print them, turn by turn, with a trained model or the environment's demonstrator."
+EXAMPLES = (
+    "--episodes 3",
+    "--greedy run.dir=runs/2026-01-31_12-00-00_train",
+    "--demonstrator pretrain.skill=expert env.kwargs.level=3",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    parser = make_parser("rollout", ABOUT, EXAMPLES)
+    parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
+    parser.add_argument("--greedy", action="store_true", help="take the likeliest tokens")
+    parser.add_argument("--demonstrator", action="store_true", help="let pretrain.skill play instead of the model")
+    arguments = parser.parse_args(argv)
+    config = compose("rollout", arguments)
+    if config is not None:
+        # Ray and the tensor library load here and not for --help
+        from segue.actors.playback import play_and_print
+
+        play_and_print(
+            config, num_episodes=arguments.episodes, greedy=arguments.greedy, demonstrator=arguments.demonstrator
+        )
+    return 0

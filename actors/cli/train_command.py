@@ -1,0 +1,32 @@
+"""`segue train`."""
+
+from pathlib import Path
+
+from segue.actors.cli.command_line import add_multirun, compose, make_parser, run_jobs
+
+ABOUT = "Train with reinforcement learning. A run.dir that holds a run is resumed."
+EXAMPLES = (
+    "",
+    "seed=1 train.steps=200 cluster.threads=2",
+    "train.max_staleness=1 cluster.rollout_actors=2",
+    "env.id=my_package:MyEnv-v0 run.init_from=null",
+    "run.dir=runs/2026-01-31_12-00-00_train",
+    "--multirun seed=0,1,2",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    parser = make_parser("train", ABOUT, EXAMPLES)
+    add_multirun(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.multirun:
+        return run_jobs("train", arguments.overrides)
+    config = compose("train", arguments)
+    if config is not None:
+        # Ray and the tensor library load here and not for --help
+        from segue.actors.phase import PhaseKind
+        from segue.actors.run import run
+
+        run(config, PhaseKind.train, arguments=arguments.overrides, launch_folder=Path.cwd())
+    return 0

@@ -1,0 +1,171 @@
+"""What the user sees while a run goes on: a live view on a terminal, one line a step elsewhere."""
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from segue.actors.recorder import Values
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+_HISTORY = 60
+
+Row = tuple[str, float | None, float | None]
+"""Name, before, after."""
+
+# what a step's line and the live view show: label, metric, format
+_SHOWN = (
+    ("success", "batch/success/mean", "{:.2f}"),
+    ("reward", "batch/reward/mean", "{:.2f}"),
+    ("loss", "learn/loss/mean", "{:.4f}"),
+    ("gap", "learn/gap/mean", "{:.1e}"),
+    ("stale", "staleness/age/mean_steps", "{:.1f}"),
+    ("load", "learn/load_violation/mean", "{:.2f}"),
+)
+_RATES = (
+    ("prefill", "rollout/prefill/tokens_per_s"),
+    ("decode", "rollout/decode/tokens_per_s"),
+    ("learn", "learn/tokens/per_s"),
+)
+
+
+class ConsoleView:
+    """Listens to the recorder as a `Sink` and shows what matters."""
+
+    def __init__(self, *, command: str, num_steps: int, is_live: bool, console: Console | None = None) -> None:
+        self._console = console or Console()
+        self._command = command
+        self._num_steps = num_steps
+        self._latest: dict[str, float | None] = {}
+        self._history: list[float] = []
+        self._status = "starting"
+        self._step = 0
+        self._live = Live(console=self._console, refresh_per_second=2, get_renderable=self.render)
+        self._is_live = is_live and self._console.is_terminal
+        if self._is_live:
+            self._live.start()
+
+    def __enter__(self) -> "ConsoleView":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def say(self, text: str) -> None:
+        """Print one line that stays."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def set_status(self, text: str) -> None:
+        """What the run is at; shown in the live view only."""
+        self._status = text
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        """See `recorder.Sink`."""
+        if kind == "restore":
+            return
+        self._latest.update(values)
+        self._step = step
+        if kind == "eval":
+            self.say(evaluation_line(step, values))
+        else:
+            self._history = [*self._history, values["batch/success/mean"] or 0.0][-_HISTORY:]
+            if not self._is_live:
+                self.say(step_line(step, self._num_steps, values))
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._is_live:
+            self._live.stop()
+
+    def render(self) -> RenderableType:
+        """The live view."""
+        figures = Table.grid(padding=(0, 2))
+        cells = [f"{label} [b]{form.format(self._latest[name])}[/b]" for label, name, form in _present(self._latest)]
+        figures.add_row(*cells)
+        terms = Table.grid(padding=(0, 2))
+        terms.add_row(*_named(self._latest, ("batch/reward_term/", "batch/check/")))
+        rates = Table.grid(padding=(0, 2))
+        rates.add_row("tokens/s", *(f"{label} {_rate(self._latest[n])}" for label, n in _RATES if self._latest.get(n)))
+        eta = self._latest.get("loop/eta/s")
+        title = f"segue {self._command} · step {self._step}/{self._num_steps} · {self._status}"
+        if eta is not None:
+            title += f" · {duration(eta)} left"
+        return Panel(
+            Group(
+                ProgressBar(total=max(self._num_steps, 1), completed=self._step),
+                Text("success " + sparkline(self._history)),
+                figures,
+                terms,
+                rates,
+            ),
+            title=title,
+        )
+
+
+def step_line(step: int, num_steps: int, values: Values) -> str:
+    """A step on one line."""
+    parts = [f"step {step}/{num_steps}"]
+    parts += [f"{label} {form.format(values[name])}" for label, name, form in _present(values)]
+    terms = _named(values, ("batch/reward_term/",))
+    if terms:
+        parts.append(f"({', '.join(terms)})")
+    rates = [f"{label} {_rate(values[name])}" for label, name in _RATES if values.get(name)]
+    if rates:
+        parts.append("tokens/s " + ", ".join(rates))
+    eta = values.get("loop/eta/s")
+    if eta is not None:
+        parts.append(f"{duration(eta)} left")
+    return "  ".join(parts)
+
+
+def evaluation_line(step: int, values: Values) -> str:
+    """An evaluation on one line."""
+    parts = [
+        f"{name.removeprefix('eval/').replace('/', ' ')} {value:.3f}"
+        for name, value in values.items()
+        if value is not None and (name.endswith("/success") or "/check/" in name)
+    ]
+    return f"evaluation after step {step}: " + "  ".join(parts)
+
+
+def before_and_after(rows: Sequence[Row]) -> Table:
+    """A table of figures before and after; None is shown as a dash."""
+    table = Table("held-out", "before", "after", "change")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, before, after in rows:
+        change = "–" if before is None or after is None else f"{after - before:+.3f}"
+        table.add_row(name, *("–" if value is None else f"{value:.3f}" for value in (before, after)), change)
+    return table
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Shares in [0, 1] as bars."""
+    top = len(_SPARKS) - 1
+    return "".join(_SPARKS[round(min(max(value, 0.0), 1.0) * top)] for value in values)
+
+
+def duration(seconds: float) -> str:
+    """`1h02m`, `3m05s`, `42s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def _present(values: Values) -> list[tuple[str, str, str]]:
+    return [(label, name, form) for label, name, form in _SHOWN if values.get(name) is not None]
+
+
+def _named(values: Values, prefixes: tuple[str, ...]) -> list[str]:
+    found = [(n.rpartition("/")[2], v) for n, v in values.items() if n.startswith(prefixes) and v is not None]
+    return [f"{name} {value:.2f}" for name, value in sorted(found)]
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"

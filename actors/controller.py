@@ -1,0 +1,337 @@
+"""The loop of a run. Synchronous training is its special case of staleness bound 0.
+
+    controller (this file)              consumes finished groups, learner reports, evaluations
+        |                               produces tasks, batches, checkpoints, metrics
+        |                               waits for a full batch (woken by rollout actors), for the learner's step
+        |
+        |-- task ------> rollout actor  consumes tasks and weight tickets; many groups at a time, one engine
+        |                               produces group files in the buffer folder, and their records
+        |                               waits for env workers; new weights are taken between two decode steps
+        |
+        |-- records ---> learner ranks  consume the batch's group files, checked by digest
+        |                               produce gradients together, then metrics, checkpoints, weight tickets
+        |                               wait for each other in collectives
+        |
+        `-- ticket ----> rollout actors map the published weights; woken by the controller after each step
+
+At bound k, groups for k + 1 batches are in flight or ready: while the learner is at step s, rollout plays what steps
+s + 1 … s + k will train on. Groups are trained in the order of their tasks; tokens beyond the bound are masked, or
+their group dropped. Imitation runs through the same loop, with demonstrations for groups (`phase.py`).
+
+Everything that matters is in files: groups in the buffer folder, the rest in checkpoints. One clock: learner steps.
+"""
+
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from segue.actors.buffer import Buffer, DropReason, GroupRecord
+from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
+from segue.actors.console import ConsoleView
+from segue.actors.errors import Interrupted, RunError
+from segue.actors.held_out import Mode, play_held_out, standard_modes, variant_modes
+from segue.actors.learner_actor import TrainRequest
+from segue.actors.lineage import Lineage, measure_staleness
+from segue.actors.phase import Phase
+from segue.actors.plots import draw_curves
+from segue.actors.process_meter import ProcessMeter
+from segue.actors.recorder import Recorder, Values, read_metrics
+from segue.actors.rollout_actor import RolloutStats
+from segue.actors.run_folder import RunFolder
+from segue.actors.step_metrics import (
+    StepClock,
+    batch_metrics,
+    evaluation_metrics,
+    rollout_metrics,
+    staleness_metrics,
+    usage_metrics,
+)
+from segue.actors.supervise import Fleet, Member
+from segue.actors.task import Task, TaskStream
+from segue.actors.totals import Totals
+from segue.actors.weight_channel import WeightTicket
+from segue.conf.schema import SegueConfig
+
+# empty groups in a row, in batches, after which the fault is not the tasks'
+_MAX_EMPTY_BATCHES = 2
+
+
+class Controller:
+    """Runs one phase from where its folder stands to its last step."""
+
+    def __init__(
+        self,
+        config: SegueConfig,
+        phase: Phase,
+        *,
+        folder: RunFolder,
+        store: CheckpointStore,
+        fleet: Fleet,
+        recorder: Recorder,
+        view: ConsoleView,
+        meter: ProcessMeter,
+        lineage: Lineage,
+    ) -> None:
+        self._config = config
+        self._phase = phase
+        self._folder = folder
+        self._store = store
+        self._fleet = fleet
+        self._recorder = recorder
+        self._view = view
+        self._meter = meter
+        self._lineage = lineage
+        self._started = time.monotonic()
+        self._clock = StepClock()
+        self._buffer = Buffer(folder.groups, max_uses=phase.max_uses)
+        self._tasks = TaskStream(
+            kind=phase.task_kind,
+            run_seed=config.seed,
+            seed_limit=config.eval.seed_start,
+            incarnation=lineage.incarnation,
+        )
+        self._in_flight: dict[Any, tuple[Task, Member]] = {}
+        self._num_empty = 0
+        self._published: WeightTicket | None = None
+        self._rollout_stats: list[RolloutStats] = []
+        self._totals = Totals()
+        self._best: tuple[float, int] | None = None
+        self.step = 0
+        self.evaluations: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> None:
+        """Train until the last step, with evaluations before and after.
+
+        Raises:
+            Interrupted: the user asked the run to end; a checkpoint of the last finished step stands.
+            RunError: an actor died, failed, or kept the loop waiting beyond its deadline.
+        """
+        try:
+            self._evaluate_before()
+            while self.step < self._phase.num_steps:
+                self._clock.begin_step()
+                self._request_groups()
+                records = self._take_batch()
+                report = self._learn(records)
+                self._publish_weights()
+                self._record_step(records, report)
+                self._evaluate_when_due()
+                self._checkpoint_when_due()
+            self._evaluate_after()
+        except Interrupted:
+            self._checkpoint()
+            raise
+        self._checkpoint()
+        self._export()
+
+    def restore(self, step: int, state: dict[str, Any]) -> None:
+        """Take up a checkpoint, and groups that finished after it; step 0 and an empty state start anew."""
+        self.step = step
+        self.evaluations = state.get("evaluations", {})
+        self._best = None if state.get("best") is None else (state["best"][0], state["best"][1])
+        self._totals = Totals.from_json(state.get("totals", {}))
+        damaged = self._buffer.restore(state.get("buffer", {}), self._tasks.number_of)
+        self._drop_unfit()
+        self._tasks.restore(state.get("tasks", {}), self._buffer.numbers())
+        for name, number in damaged.items():
+            self._view.say(f"group file {name} is damaged; its task is played again")
+            self._totals.dropped[DropReason.damaged.value] += 1
+            if number is not None:
+                self._tasks.redraw(number)
+        if step:
+            folder = self._store.path(step) / LEARNER_NAME
+            self._ask_learners("load", folder, what=f"the learner to load {folder}")
+        self._publish_weights(always=True)
+
+    def summary(self) -> dict[str, Any]:
+        """What the run did and cost so far."""
+        return {
+            "steps": self.step,
+            "evaluations": self.evaluations,
+            "best": None if self._best is None else {"sampled_success": self._best[0], "step": self._best[1]},
+            **self._totals.with_costs(time.monotonic() - self._started, self._meter.read()),
+        }
+
+    def _request_groups(self) -> None:
+        """Keep tasks in flight for the batches ahead, on the least busy rollout actors."""
+        steps_left = self._phase.num_steps - self.step
+        wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
+        while len(self._in_flight) + len(self._buffer.ready()) < wanted:
+            task = self._tasks.draw()
+            busy = Counter(member.name for _, member in self._in_flight.values())
+            member = min(self._fleet.rollout, key=lambda member: busy[member.name])
+            reference = self._fleet.call(member, self._phase.play, task)
+            self._in_flight[reference] = (task, member)
+
+    def _take_batch(self) -> list[GroupRecord]:
+        """Wait until a batch of groups is ready, and take it."""
+        count = self._phase.groups_per_step
+        with self._clock.part("wait"):
+            while len(self._buffer.ready()) < count:
+                what = f"groups for step {self.step + 1} ({len(self._buffer.ready())} of {count} are ready)"
+                timeout_s = self._config.train.wait_timeout_s
+                for reference, record in self._fleet.wait_any(list(self._in_flight), timeout_s=timeout_s, what=what):
+                    task, _ = self._in_flight.pop(reference)
+                    self._tasks.settle(task.number)
+                    self._buffer.add(record)
+                self._drop_unfit()
+                self._request_groups()
+        return self._buffer.take(count, step=self.step + 1)
+
+    def _learn(self, records: list[GroupRecord]) -> Values:
+        """One step of the learner on a batch; its metrics."""
+        request = TrainRequest(
+            files=tuple((self._folder.groups / record.file, record.digest) for record in records),
+            step=self.step,
+            restored_steps=self._lineage.restored_steps,
+        )
+        with self._clock.part("learn"):
+            reports = self._ask_learners(self._phase.learn, request, what=f"learner step {self.step + 1}")
+        self.step += 1
+        self._num_empty = 0
+        self._totals.add_batch(records)
+        return reports[0]
+
+    def _publish_weights(self, *, always: bool = False) -> None:
+        """Hand the present weights to every rollout actor."""
+        if not (always or self._phase.publishes_every_step):
+            return
+        version = self._lineage.version(self.step)
+        with self._clock.part("publish"):
+            ticket = self._ask_learners("publish", version, what=f"weights of step {self.step}")[0]
+            calls = [self._fleet.call(member, "set_weights", ticket) for member in self._fleet.rollout]
+            self._fleet.wait(calls, timeout_s=self._config.learner.step_timeout_s, what="rollout to take up weights")
+        # holds the buffer in the object store until the next one is taken up
+        self._published = ticket
+
+    def _record_step(self, records: list[GroupRecord], report: Values) -> None:
+        """Metrics of the step."""
+        values: dict[str, float | None] = {
+            **batch_metrics([episode for record in records for episode in record.episodes]),
+            **report,
+            "buffer/ready/groups": len(self._buffer.ready()),
+            "buffer/in_flight/groups": len(self._in_flight),
+            "buffer/dropped/groups": self._totals.dropped.total(),
+            **usage_metrics(self._meter.read_if_due()),
+            **self._clock.end_step(self._phase.num_steps - self.step),
+        }
+        if self._phase.max_staleness is not None:
+            values |= self._policy_metrics(records, self._phase.max_staleness)
+        self._recorder.write("step", self.step, values)
+
+    def _policy_metrics(self, records: list[GroupRecord], max_staleness: int) -> Values:
+        tokens = [pair for record in records for pair in record.tokens_by_version]
+        before = self._rollout_stats
+        self._rollout_stats = self._ask_rollout_stats()
+        assert self._published is not None
+        return {
+            **staleness_metrics(
+                measure_staleness(tokens, self._lineage, step=self.step - 1, max_staleness=max_staleness)
+            ),
+            **rollout_metrics(before, self._rollout_stats),
+            "weights/update/bytes": self._published.size_bytes,
+        }
+
+    def _evaluate_before(self) -> None:
+        if "before" not in self.evaluations:
+            self.evaluations["before"] = self._evaluate(standard_modes(self._config))
+        self._rollout_stats = self._ask_rollout_stats()
+
+    def _evaluate_when_due(self) -> None:
+        every = self._phase.eval_every
+        if every and self.step % every == 0 and self.step < self._phase.num_steps:
+            self._publish_weights(always=not self._phase.publishes_every_step)
+            self._note_best(self._evaluate(standard_modes(self._config)))
+            self._rollout_stats = self._ask_rollout_stats()
+
+    def _evaluate_after(self) -> None:
+        self._publish_weights(always=not self._phase.publishes_every_step)
+        modes = [*standard_modes(self._config), *variant_modes(self._config)]
+        self.evaluations["after"] = self._evaluate(modes)
+        self._note_best(self.evaluations["after"])
+
+    def _evaluate(self, modes: list[Mode]) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        for mode in modes:
+            self._view.set_status(f"evaluating ({mode.name})")
+            start = time.monotonic()
+            keep_in = self._folder.trajectories / f"step-{self.step:08d}-{mode.name}"
+            evaluation = play_held_out(self._fleet, self._config, mode, keep_in=keep_in)
+            values = evaluation_metrics(mode.name, evaluation, time.monotonic() - start)
+            self._recorder.write("eval", self.step, values)
+            results[mode.name] = evaluation.to_json()
+        self._view.set_status("training")
+        draw_curves(read_metrics(self._folder.metrics), self._folder.curves)
+        return results
+
+    def _note_best(self, results: dict[str, Any]) -> None:
+        score = results["sampled"]["success"]
+        if self._best is None or score > self._best[0]:
+            self._best = (score, self.step)
+            self._checkpoint()
+
+    def _checkpoint_when_due(self) -> None:
+        if self.step % self._config.train.checkpoint_every == 0:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Commit everything up to the present step."""
+        state = {
+            "step": self.step,
+            "tasks": self._tasks.state(),
+            "buffer": self._buffer.state(),
+            "evaluations": self.evaluations,
+            "best": self._best,
+            "totals": self._totals.with_costs(time.monotonic() - self._started, self._meter.read()),
+        }
+        self._store.save(self.step, state, self._save_learners)
+        self._buffer.collect(self._store.prune(best=None if self._best is None else self._best[1]))
+
+    def _export(self) -> None:
+        shutil.rmtree(self._folder.export, ignore_errors=True)
+        self._ask_learners("export", self._folder.export, what="the learner to export the model")
+
+    def _drop_unfit(self) -> None:
+        """Drop groups with nothing left to train; they take no place in a batch."""
+        for record in self._buffer.ready():
+            reason = self._unfit(record)
+            if reason is not None:
+                self._buffer.drop(record.group_id, reason, step=self.step)
+                self._totals.dropped[reason.value] += 1
+                self._num_empty += reason is DropReason.empty
+                self._refuse_endless_failure(record)
+
+    def _unfit(self, record: GroupRecord) -> DropReason | None:
+        if not record.tokens_by_version:
+            return DropReason.empty
+        if self._phase.max_staleness is None:
+            return None
+        age = measure_staleness(
+            record.tokens_by_version, self._lineage, step=self.step, max_staleness=self._phase.max_staleness
+        )
+        if age.num_fresh == 0 and self._lineage.is_lost(record.tokens_by_version[-1][0]):
+            return DropReason.lost_version
+        is_stale = age.num_fresh == 0 or (self._phase.drops_stale and age.num_old > 0)
+        return DropReason.stale if is_stale else None
+
+    def _refuse_endless_failure(self, record: GroupRecord) -> None:
+        if self._num_empty > _MAX_EMPTY_BATCHES * self._phase.groups_per_step:
+            causes = Counter(str(episode.info.get("cause", episode.outcome.value)) for episode in record.episodes)
+            raise RunError(
+                f"no episode of {self._num_empty} groups in a row left anything to train; most often: "
+                f"{causes.most_common(1)[0][0]}"
+            )
+
+    def _save_learners(self, folder: Path) -> None:
+        self._ask_learners("save", folder, what="the learner to write a checkpoint")
+
+    def _ask_learners(self, method: str, *arguments: Any, what: str) -> list[Any]:
+        """Ask every rank the same and wait for all: their collectives meet inside."""
+        calls = [self._fleet.call(member, method, *arguments) for member in self._fleet.learners]
+        return self._fleet.wait(calls, timeout_s=self._config.learner.step_timeout_s, what=what)
+
+    def _ask_rollout_stats(self) -> list[RolloutStats]:
+        calls = [self._fleet.call(member, "stats") for member in self._fleet.rollout]
+        return self._fleet.wait(calls, timeout_s=self._config.train.wait_timeout_s, what="rollout actors' counters")

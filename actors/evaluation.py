@@ -1,0 +1,100 @@
+"""What a set of held-out episodes says: success, overall and per question class, tool use apart from answer form."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segue.actors.episode import Episode
+
+CLASS_KEY = "question_class"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """How many of how many."""
+
+    count: int
+    total: int
+
+    @property
+    def value(self) -> float:
+        """The share; 0 of none is 0."""
+        return self.count / max(self.total, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Figures of one set of episodes."""
+
+    num_episodes: int
+    success: Share
+    checks: dict[str, Share]
+    """Name of a true-or-false entry of the environment's info, such as `query_correct`, to how often it held."""
+    success_by_class: dict[str, Share]
+    """Question class to its successes; empty where the environment names no classes."""
+    reward: float
+    """Mean."""
+    reward_terms: dict[str, float]
+    """Name to mean, over all episodes."""
+    num_tokens: float
+    """Mean length of a trajectory."""
+    num_turns: float
+    """Mean."""
+    outcomes: dict[str, int]
+    """Outcome to number of episodes."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, shares as numbers."""
+        return {
+            "episodes": self.num_episodes,
+            "success": self.success.value,
+            "checks": {name: share.value for name, share in self.checks.items()},
+            "success_by_class": {
+                name: {"success": share.value, "episodes": share.total} for name, share in self.success_by_class.items()
+            },
+            "reward": self.reward,
+            "reward_terms": self.reward_terms,
+            "tokens": self.num_tokens,
+            "turns": self.num_turns,
+            "outcomes": self.outcomes,
+        }
+
+
+def evaluate(episodes: Sequence[Episode]) -> Evaluation:
+    """Add up episodes. Those that infrastructure ended are no verdict on the policy: only `outcomes` counts them."""
+    judged = [episode for episode in episodes if not episode.outcome.is_infrastructure]
+    classes = sorted({str(e.info[CLASS_KEY]) for e in judged if CLASS_KEY in e.info})
+    return Evaluation(
+        num_episodes=len(judged),
+        success=_share(judged, lambda episode: episode.is_success),
+        checks={name: _share(judged, lambda e, name=name: e.info.get(name) is True) for name in check_names(judged)},
+        success_by_class={
+            name: _share([e for e in judged if str(e.info.get(CLASS_KEY)) == name], lambda e: e.is_success)
+            for name in classes
+        },
+        reward=_mean([episode.reward for episode in judged]),
+        reward_terms=mean_reward_terms(judged),
+        num_tokens=_mean([episode.num_tokens for episode in judged]),
+        num_turns=_mean([episode.num_turns for episode in judged]),
+        outcomes=dict(sorted(Counter(episode.outcome.value for episode in episodes).items())),
+    )
+
+
+def check_names(episodes: Sequence[Episode]) -> list[str]:
+    """Names of true-or-false entries in the episodes' info."""
+    return sorted({name for e in episodes for name, value in e.info.items() if isinstance(value, bool)})
+
+
+def mean_reward_terms(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Name to mean over all episodes, those that did not earn it included."""
+    names = sorted({name for episode in episodes for name in episode.reward_terms})
+    return {name: _mean([episode.reward_terms.get(name, 0.0) for episode in episodes]) for name in names}
+
+
+def _share(episodes: Sequence[Episode], holds: Any) -> Share:
+    return Share(count=sum(map(bool, map(holds, episodes))), total=len(episodes))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(sum(values) / max(len(values), 1))

@@ -1,0 +1,63 @@
+"""Held-out success of a trained model, without training: what `segue eval` does."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from segue.actors.console import ConsoleView, before_and_after
+from segue.actors.held_out import play_held_out, standard_modes, variant_modes
+from segue.actors.preflight import check_before_start, trained_model
+from segue.actors.process_meter import ProcessMeter
+from segue.actors.provenance import launch_facts
+from segue.actors.recorder import JsonlSink, Recorder
+from segue.actors.run_folder import RunFolder, new_folder, write_json
+from segue.actors.step_metrics import evaluation_metrics
+from segue.actors.summary import rows_before_and_after
+from segue.actors.supervise import supervised
+from segue.conf.schema import SegueConfig
+
+
+def examine(config: SegueConfig, *, arguments: list[str], launch_folder: Path) -> dict[str, Any]:
+    """Play every mode and write `summary.json` and `metrics.jsonl` into a folder of its own.
+
+    Returns:
+        The summary.
+    Raises:
+        ConfigError, RunError, Interrupted: as `run.run`.
+    """
+    model = trained_model(config)
+    config.run.init_from = str(model)
+    check_before_start(config)
+    folder = RunFolder(new_folder(launch_folder, "eval"))
+    folder.open(config, "eval")
+    meter = ProcessMeter()
+    started = time.monotonic()
+    view = ConsoleView(command="eval", num_steps=0, is_live=config.run.console)
+    results: dict[str, Any] = {}
+    with view, supervised(config, folder.path, view.say) as fleet:
+        fleet.start(num_rollout=config.cluster.rollout_actors, num_learners=0, exported_model=model)
+        recorder = Recorder([JsonlSink(folder.metrics, incarnation=0), view])
+        for mode in (*standard_modes(config), *variant_modes(config)):
+            view.set_status(f"evaluating ({mode.name})")
+            begun = time.monotonic()
+            evaluation = play_held_out(fleet, config, mode, keep_in=folder.trajectories / mode.name)
+            recorder.write("eval", 0, evaluation_metrics(mode.name, evaluation, time.monotonic() - begun))
+            results[mode.name] = evaluation.to_json()
+        recorder.close()
+        usage = meter.read()
+    summary = {
+        **launch_facts("eval", arguments),
+        "model": str(model),
+        "seed": config.seed,
+        "evaluations": {"after": results},
+        "wall_s": time.monotonic() - started,
+        "cpu_s": usage.cpu_s,
+        "peak_memory_bytes": usage.peak_memory_bytes,
+    }
+    write_json(folder.summary, summary)
+    console = Console()
+    console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
+    console.print(f"summary: {folder.summary}", highlight=False, soft_wrap=True)
+    return summary

@@ -1,0 +1,37 @@
+"""A run's checkpoint as an exported model: what `segue export` does."""
+
+from pathlib import Path
+
+from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
+from segue.actors.run_folder import RunFolder
+from segue.actors.supervise import supervised
+from segue.conf.errors import ConfigError
+from segue.conf.load import load_stored_config
+
+
+def export_run(run_folder: Path, target: Path, *, step: int | None) -> None:
+    """Load a checkpoint with the run's own learner ranks and write its model.
+
+    Args:
+        step: of the checkpoint; None takes the newest.
+    Raises:
+        ConfigError: there is no such run or checkpoint, or the target exists.
+        RunError: the learner failed.
+    """
+    folder = RunFolder(run_folder)
+    if not folder.config.is_file():
+        raise ConfigError(f"run folder must hold a run, got {run_folder}")
+    if target.exists():
+        raise ConfigError(f"target must not exist, got {target}")
+    config = load_stored_config(run_folder)
+    store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
+    steps = store.steps()
+    if not steps or (step is not None and step not in steps):
+        raise ConfigError(f"step must be one of the checkpoints {steps} of {run_folder}, got {step}")
+    checkpoint = store.path(steps[-1] if step is None else step) / LEARNER_NAME
+    with supervised(config, run_folder, print) as fleet:
+        fleet.start(num_rollout=0, num_learners=config.cluster.learner_ranks)
+        for method, path in (("load", checkpoint), ("export", target)):
+            fleet.ask_all(
+                fleet.learners, method, path, timeout_s=config.learner.step_timeout_s, what=f"{method} {path}"
+            )

@@ -1,0 +1,64 @@
+"""Playing held-out tasks on the rollout actors: which modes there are, and asking for one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segue.actors.evaluation import Evaluation, evaluate
+from segue.actors.rollout_actor import EvaluationRequest
+from segue.actors.supervise import Fleet
+from segue.conf.schema import SegueConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """One way of playing held-out tasks."""
+
+    name: str
+    """`sampled`, `greedy`, or a variant of the environment's."""
+    options: dict[str, Any]
+    """Reset options."""
+    greedy: bool = False
+
+
+def standard_modes(config: SegueConfig) -> list[Mode]:
+    """Sampled and greedy, on tasks like those of training."""
+    options = config.env.eval_options
+    return [Mode(name="sampled", options=options), Mode(name="greedy", options=options, greedy=True)]
+
+
+def variant_modes(config: SegueConfig) -> list[Mode]:
+    """Sampled, on what the environment holds out: schemas, phrasings, levels."""
+    return [Mode(name=name, options=options) for name, options in config.env.variants.items()]
+
+
+def play_held_out(fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_in: Path | None) -> Evaluation:
+    """Play `eval.episodes` tasks in one mode, spread over the rollout actors.
+
+    Args:
+        keep_in: folder, made here, for the trajectories' files; None keeps none.
+    """
+    if keep_in is not None:
+        keep_in.mkdir(parents=True, exist_ok=True)
+    seeds = range(config.eval.seed_start, config.eval.seed_start + config.eval.episodes)
+    num_actors = len(fleet.rollout)
+    calls = [
+        fleet.call(member, "evaluate", _request(config, mode, seeds[i::num_actors], keep_in))
+        for i, member in enumerate(fleet.rollout)
+    ]
+    answers = fleet.wait(
+        calls, timeout_s=config.eval.timeout_s, what=f"{len(seeds)} held-out episodes", is_interruptible=True
+    )
+    return evaluate([episode for episodes in answers for episode in episodes])
+
+
+def _request(config: SegueConfig, mode: Mode, seeds: Sequence[int], keep_in: Path | None) -> EvaluationRequest:
+    return EvaluationRequest(
+        name=f"eval-{mode.name}",
+        seeds=tuple(seeds),
+        options=mode.options,
+        temperature=config.eval.temperature,
+        greedy=mode.greedy,
+        keep_in=keep_in,
+    )

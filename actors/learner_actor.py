@@ -1,0 +1,77 @@
+"""A learner actor: one rank of the learner in a process of its own. Thin: it reads group files and wires."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+import torch
+
+from segue.actors.recorder import Values
+from segue.actors.weight_channel import WeightTicket, put_weights
+from segue.conf.schema import SegueConfig
+from segue.learner.learner import Learner
+from segue.rollout.trajectory import Group, PolicyVersion
+from segue.rollout.trajectory_file import load_group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """The batch of one step."""
+
+    files: tuple[tuple[Path, str], ...]
+    """Path and SHA-256 of each group's file, the same on every rank."""
+    step: int
+    """Steps that the weights have seen."""
+    restored_steps: tuple[int, ...]
+    """See `lineage.Lineage`."""
+
+
+class LearnerActor:
+    """One rank; every method but `reserve_address` is asked of all ranks together."""
+
+    def __init__(self, config: SegueConfig, *, rank: int) -> None:
+        self._config = config
+        self._rank = rank
+
+    def reserve_address(self) -> tuple[str, int]:
+        """Where rank 0 can listen: this node's address and a port that is free now."""
+        address = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+            return address, probe.getsockname()[1]
+
+    def start(self, address: tuple[str, int]) -> None:
+        """Join the other ranks and build the learner."""
+        config = self._config
+        torch.set_num_threads(config.cluster.threads)
+        self._learner = Learner(config, rank=self._rank, address=address)
+
+    def train_step(self, request: TrainRequest) -> Values:
+        """One reinforcement step; metrics of all ranks together."""
+        return self._learner.train_step(_read(request), step=request.step, restored_steps=request.restored_steps)
+
+    def imitate_step(self, request: TrainRequest) -> Values:
+        """One imitation step; metrics of all ranks together."""
+        return self._learner.imitate_step(_read(request), step=request.step)
+
+    def publish(self, version: PolicyVersion) -> WeightTicket | None:
+        """Put the present weights where rollout actors find them; rank 0 returns the ticket."""
+        update = self._learner.published()
+        return put_weights(update, version) if self._rank == 0 else None
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's part of a checkpoint."""
+        self._learner.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Take up this rank's part of a checkpoint."""
+        self._learner.load(folder)
+
+    def export(self, folder: Path) -> None:
+        """Write the model as another implementation reads it."""
+        self._learner.export(folder)
+
+
+def _read(request: TrainRequest) -> list[Group]:
+    return [load_group(path, digest=digest) for path, digest in request.files]

@@ -1,0 +1,75 @@
+"""`curves.png`: what `metrics.jsonl` says, drawn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One drawing: every metric whose name starts with one of the prefixes."""
+
+    title: str
+    unit: str
+    prefixes: tuple[str, ...]
+
+
+PANELS = (
+    Panel("success", "share of episodes", ("batch/success", "eval/sampled/success", "eval/greedy/success")),
+    Panel("checks", "share of episodes", ("batch/check/", "eval/sampled/check/")),
+    Panel("reward terms", "reward", ("batch/reward_term/", "batch/reward/mean")),
+    Panel("loss and entropy", "nats", ("learn/loss/", "learn/entropy/")),
+    Panel("log-probability gap", "nats", ("learn/gap/",)),
+    Panel("staleness", "steps", ("staleness/age/",)),
+    Panel("load violation", "over the mean", ("learn/load_violation/",)),
+    Panel("tokens per second", "tokens/s", ("rollout/prefill/", "rollout/decode/", "learn/tokens/")),
+    Panel("seconds of a step", "s", ("loop/step/", "loop/wait/", "loop/learn/")),
+)
+_COLUMNS = 3
+
+
+def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw every panel that has values, and replace the file.
+
+    Args:
+        lines: of `recorder.read_metrics`.
+    """
+    series = _series(lines)
+    panels = [(panel, {n: s for n, s in series.items() if n.startswith(panel.prefixes)}) for panel in PANELS]
+    panels = [(panel, found) for panel, found in panels if found]
+    rows = max(1, -(-len(panels) // _COLUMNS))
+    figure = Figure(figsize=(5 * _COLUMNS, 3 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, (panel, found) in enumerate(panels):
+        _draw(figure.add_subplot(rows, _COLUMNS, number + 1), panel, found)
+    temporary = path.with_name(f".{path.name}")
+    figure.savefig(temporary, format="png", dpi=100)
+    temporary.replace(path)
+
+
+def _series(lines: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
+    series: dict[str, tuple[list[int], list[float]]] = {}
+    for line in lines:
+        for name, value in line["metrics"].items():
+            if value is not None:
+                steps, values = series.setdefault(name, ([], []))
+                steps.append(line["step"])
+                values.append(value)
+    return series
+
+
+def _draw(axes: Axes, panel: Panel, found: dict[str, tuple[list[int], list[float]]]) -> None:
+    for name, (steps, values) in sorted(found.items()):
+        is_evaluation = name.startswith("eval/")
+        axes.plot(steps, values, marker="o" if is_evaluation or len(steps) == 1 else "", markersize=4, label=name)
+    axes.set_title(panel.title, fontsize=10)
+    axes.set_xlabel("step", fontsize=8)
+    axes.set_ylabel(panel.unit, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=6)

@@ -1,0 +1,124 @@
+"""Where metrics go: `metrics.jsonl`, TensorBoard, Ray's metrics, and the console, which listens."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ray.util.metrics import Gauge
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from segue.actors.metrics import pattern_of
+
+Values = Mapping[str, float | None]
+
+
+class Sink(Protocol):
+    """Takes the metrics of one event."""
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        """Record them; None means that the event has no such value."""
+
+    def close(self) -> None:
+        """Nothing follows."""
+
+
+class JsonlSink:
+    """`metrics.jsonl`: one object a line."""
+
+    def __init__(self, path: Path, incarnation: int) -> None:
+        self._file = path.open("a")
+        self._incarnation = incarnation
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        """See `Sink`."""
+        line = {"kind": kind, "step": step, "incarnation": self._incarnation, "time": time.time(), "metrics": values}
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._file.close()
+
+
+class TensorBoardSink:
+    """Event files for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = EventFileWriter(str(folder))
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        """See `Sink`."""
+        present = [Summary.Value(tag=name, simple_value=value) for name, value in values.items() if value is not None]
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=present)))
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._writer.close()
+
+
+class RayMetricsSink:
+    """Gauges that Ray exports for Prometheus, as `ray_segue_<name>`."""
+
+    def __init__(self) -> None:
+        self._gauges: dict[str, Any] = {}
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        """See `Sink`."""
+        for name, value in values.items():
+            if value is not None:
+                self._gauge(name).set(value)
+
+    def close(self) -> None:
+        """See `Sink`."""
+
+    def _gauge(self, name: str) -> Any:
+        if name not in self._gauges:
+            legal = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+            self._gauges[name] = Gauge(f"segue_{legal}", description=pattern_of(name))
+        return self._gauges[name]
+
+
+class Recorder:
+    """Checks names against the list of metrics and hands values to every sink."""
+
+    def __init__(self, sinks: list[Sink]) -> None:
+        self._sinks = sinks
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        """Record the metrics of one event.
+
+        Args:
+            kind: `step`, `eval`, or `restore` (no values: the run goes on from this step).
+            step: learner steps done.
+        Raises:
+            KeyError: a metric that the list does not hold.
+        """
+        for name in values:
+            pattern_of(name)
+        for sink in self._sinks:
+            sink.write(kind, step, values)
+
+    def close(self) -> None:
+        """Nothing follows."""
+        for sink in self._sinks:
+            sink.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Steps and evaluations of `metrics.jsonl` that are on the line of the run, in order.
+
+    A line of kind `restore` undoes the steps after it.
+    """
+    if not path.is_file():
+        return []
+    kept: list[dict[str, Any]] = []
+    for line in map(json.loads, path.read_text().splitlines()):
+        if line["kind"] == "restore":
+            kept = [earlier for earlier in kept if earlier["step"] <= line["step"]]
+        else:
+            kept.append(line)
+    return kept

@@ -1,0 +1,178 @@
+"""A rollout actor: one engine, its env workers, and the episodes that they play side by side. Thin: it wires."""
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segue.actors.admission import Admission
+from segue.actors.buffer import SUFFIX, GroupRecord, file_name, make_record
+from segue.actors.episode import Episode, summarize
+from segue.actors.task import Task, member_seed
+from segue.actors.weight_channel import WeightTicket, get_weights
+from segue.conf.schema import Precision, SegueConfig, Skill
+from segue.envs.client import EnvClient
+from segue.model.checkpoint import import_checkpoint
+from segue.model.network import SegueModel, build_model
+from segue.model.tokenizer.load import load_tokenizer
+from segue.rollout.agent import Agent
+from segue.rollout.chat import Chat
+from segue.rollout.demonstration import demonstration_script
+from segue.rollout.engine.base import Sampling
+from segue.rollout.engine.native import build_native_engine
+from segue.rollout.engine.scripted import ScriptedEngine
+from segue.rollout.environments import LocalEnvironments
+from segue.rollout.episode import TaskSpec
+from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
+from segue.rollout.trajectory_file import save_group, save_trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """Held-out tasks to play once each."""
+
+    name: str
+    """Names the sessions: the same name, seed and weights sample the same tokens."""
+    seeds: tuple[int, ...]
+    options: dict[str, Any]
+    """Reset options."""
+    temperature: float
+    greedy: bool
+    keep_in: Path | None
+    """Folder for the trajectories' file; None keeps none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutStats:
+    """Counters of a rollout actor since its start."""
+
+    num_prefill_tokens: int
+    prefill_s: float
+    num_sampled_tokens: int
+    decode_s: float
+    num_missed: int
+    """States rebuilt from their tokens."""
+
+
+class RolloutActor:
+    """Plays tasks; see `controller.py` for who asks for what."""
+
+    def __init__(self, config: SegueConfig, *, name: str, run_folder: Path) -> None:
+        self._config = config
+        self._name = name
+        self._groups_folder = run_folder / "groups"
+        self._admission = Admission(config.rollout.max_sessions)
+
+    async def start(self, exported_model: Path | None) -> None:
+        """Build the engine and start the env workers.
+
+        Args:
+            exported_model: folder of weights to play with; None waits for the learner's.
+        """
+        config = self._config
+        torch.set_num_threads(config.cluster.threads)
+        self._chat = Chat(load_tokenizer(config.tokenizer))
+        model = _empty_model(config) if exported_model is None else import_checkpoint(exported_model)[1]
+        self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
+        self._environments = EnvClient(config.env, config.env.workers)
+        await self._environments.start()
+        self._agent = Agent(
+            engine=self._engine,
+            chat=self._chat,
+            environments=self._environments,
+            config=config.rollout,
+            sampling=self._sampling(config.rollout.temperature, training=True),
+        )
+        self._demonstrator = _demonstrator(self._agent, LocalEnvironments(config.env), config.pretrain.skill)
+
+    async def set_weights(self, ticket: WeightTicket) -> None:
+        """Take up published weights between two decode steps."""
+        self._engine.load_weights(await get_weights(ticket), ticket.version)
+
+    async def play(self, task: Task) -> GroupRecord:
+        """Play a task's group with the policy; its file is in the buffer folder when this returns."""
+        size = self._config.train.group_size
+        async with self._admission.seats(size):
+            start = time.perf_counter()
+            spec = TaskSpec(id=task.task_id, seed=task.seed)
+            group = await self._agent.run_group(spec, group_id=task.group_id, size=size, made_by=self._name)
+            return self._save(task, group, time.perf_counter() - start)
+
+    async def demonstrate(self, task: Task) -> GroupRecord:
+        """Have a step's demonstrations played: a group whose members have seeds of their own."""
+        start = time.perf_counter()
+        members = []
+        for index in range(self._config.pretrain.episodes_per_step):
+            spec = TaskSpec(id=task.task_id, seed=member_seed(task, index, self._config.eval.seed_start))
+            alone = await self._demonstrator.run_group(spec, group_id=task.group_id, size=1, made_by=self._name)
+            members.append(replace(alone.trajectories[0], index=index))
+        return self._save(task, replace(alone, trajectories=tuple(members)), time.perf_counter() - start)
+
+    async def evaluate(self, request: EvaluationRequest) -> list[Episode]:
+        """Play held-out tasks with the present weights."""
+        trajectories = await self.sample(request)
+        if request.keep_in is not None:
+            for trajectory in trajectories:
+                save_trajectory(request.keep_in / f"{trajectory.task_id}{SUFFIX}", trajectory)
+        return [summarize(trajectory) for trajectory in trajectories]
+
+    async def sample(self, request: EvaluationRequest) -> list[Trajectory]:
+        """Play held-out tasks and return the trajectories."""
+        sampling = self._sampling(request.temperature, training=False, greedy=request.greedy)
+        return await self._play_each(replace(self._agent, sampling=sampling), request)
+
+    async def demonstrate_held_out(self, request: EvaluationRequest) -> list[Trajectory]:
+        """Have held-out tasks played by the demonstrator and return the trajectories."""
+        return await self._play_each(self._demonstrator, request)
+
+    async def stats(self) -> RolloutStats:
+        """Counters so far."""
+        stats = self._engine.stats
+        return RolloutStats(
+            num_prefill_tokens=stats.prefill.num_tokens,
+            prefill_s=stats.prefill.wall_s,
+            num_sampled_tokens=stats.num_sampled_tokens,
+            decode_s=stats.decode.wall_s,
+            num_missed=stats.num_missed,
+        )
+
+    async def stop(self) -> None:
+        """End the env workers."""
+        await self._environments.stop()
+
+    def _sampling(self, temperature: float, *, training: bool, greedy: bool = False) -> Sampling:
+        return Sampling(
+            temperature=temperature,
+            max_new_tokens=self._config.rollout.max_turn_tokens,
+            stop_ids=self._chat.stop_ids,
+            seed=self._config.seed,
+            training=training,
+            greedy=greedy,
+        )
+
+    async def _play_each(self, agent: Agent, request: EvaluationRequest) -> list[Trajectory]:
+        async def play(seed: int) -> Trajectory:
+            spec = TaskSpec(id=f"{request.name}-{seed}", seed=seed, options=request.options)
+            async with self._admission.seats(1):
+                group = await agent.run_group(spec, group_id=request.name, size=1, made_by=self._name)
+            return group.trajectories[0]
+
+        return await asyncio.gather(*map(play, request.seeds))
+
+    def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:
+        digest = save_group(self._groups_folder / file_name(group.group_id), group)
+        return make_record(group, number=task.number, digest=digest, rollout_s=rollout_s)
+
+
+def _empty_model(config: SegueConfig) -> SegueModel:
+    dtype = torch.bfloat16 if config.learner.precision is Precision.bf16 else torch.float32
+    return build_model(config.model, dtype)
+
+
+def _demonstrator(agent: Agent, environments: LocalEnvironments, skill: Skill) -> Agent:
+    script = demonstration_script(environments, agent.chat, skill)
+    engine = ScriptedEngine(script, version=PolicyVersion(0, 0))
+    return replace(agent, engine=engine, environments=environments)

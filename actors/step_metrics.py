@@ -1,0 +1,126 @@
+"""From what a step yielded to the metrics of `metrics.py`: pure functions, and the clock that times a step's parts."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from segue.actors.episode import Episode
+from segue.actors.evaluation import Evaluation, check_names, mean_reward_terms
+from segue.actors.lineage import Staleness
+from segue.actors.process_meter import Usage
+from segue.actors.recorder import Values
+from segue.actors.rollout_actor import RolloutStats
+from segue.rollout.trajectory import Outcome
+
+_ETA_STEPS = 10
+_TRUNCATED = (Outcome.truncated_length, Outcome.truncated_turns, Outcome.truncated_time)
+
+
+class StepClock:
+    """Seconds of the parts of a step, and of whole steps."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._parts: dict[str, float] = {}
+        self._recent: deque[float] = deque(maxlen=_ETA_STEPS)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what runs inside as one part of the step."""
+        start = time.perf_counter()
+        yield
+        self._parts[name] = self._parts.get(name, 0.0) + time.perf_counter() - start
+
+    def begin_step(self) -> None:
+        """A step starts now; what lies between steps (evaluations, checkpoints) is not counted."""
+        self._start = time.perf_counter()
+        self._parts = {}
+
+    def end_step(self, steps_left: int) -> dict[str, float]:
+        """Metrics `loop/…` of the step that ends now."""
+        wall_s = time.perf_counter() - self._start
+        self._recent.append(wall_s)
+        parts = {f"loop/{name}/wall_s": seconds for name, seconds in self._parts.items()}
+        eta_s = steps_left * sum(self._recent) / len(self._recent)
+        return {"loop/step/wall_s": wall_s, **parts, "loop/eta/s": eta_s}
+
+
+def batch_metrics(episodes: Sequence[Episode]) -> dict[str, float | None]:
+    """Metrics `batch/…` of the episodes of a step's groups."""
+    judged = [episode for episode in episodes if not episode.outcome.is_infrastructure]
+    rewards = [episode.reward for episode in judged]
+    terms = {f"batch/reward_term/{name}": value for name, value in mean_reward_terms(judged).items()}
+    checks = {
+        f"batch/check/{name}": _mean([episode.info.get(name) is True for episode in judged])
+        for name in check_names(judged)
+    }
+    return {
+        "batch/success/mean": _mean([episode.is_success for episode in judged]),
+        "batch/reward/mean": _mean(rewards),
+        "batch/reward/std": float(np.std(rewards)) if rewards else None,
+        **terms,
+        **checks,
+        "batch/tokens/mean": _mean([episode.num_tokens for episode in judged]),
+        "batch/sampled_tokens/mean": _mean([episode.num_sampled_tokens for episode in judged]),
+        "batch/turns/mean": _mean([episode.num_turns for episode in judged]),
+        "batch/malformed/share": _mean([episode.outcome is Outcome.malformed for episode in judged]),
+        "batch/truncated/share": _mean([episode.outcome in _TRUNCATED for episode in judged]),
+        "batch/infrastructure/share": _mean([episode.outcome.is_infrastructure for episode in episodes]),
+        "batch/replayed/share": _mean([episode.attempt > 0 for episode in episodes]),
+    }
+
+
+def usage_metrics(usage: Usage) -> dict[str, float]:
+    """Metrics `usage/…`."""
+    return {
+        "usage/cpu/s": usage.cpu_s,
+        "usage/memory/bytes": usage.memory_bytes,
+        "usage/memory/peak_bytes": usage.peak_memory_bytes,
+    }
+
+
+def staleness_metrics(staleness: Staleness) -> dict[str, float]:
+    """Metrics `staleness/…` of a step's batch."""
+    return {
+        "staleness/age/mean_steps": staleness.mean_steps,
+        "staleness/age/max_steps": staleness.max_steps,
+        "staleness/masked/share": staleness.num_old / max(staleness.num_old + staleness.num_fresh, 1),
+    }
+
+
+def rollout_metrics(before: Sequence[RolloutStats], after: Sequence[RolloutStats]) -> dict[str, float | None]:
+    """Metrics `rollout/…` of a step, from the rollout actors' counters around it."""
+
+    def gained(name: str) -> float:
+        return sum(getattr(a, name) - getattr(b, name) for a, b in zip(after, before, strict=True))
+
+    return {
+        "rollout/prefill/tokens_per_s": _rate(gained("num_prefill_tokens"), gained("prefill_s")),
+        "rollout/decode/tokens_per_s": _rate(gained("num_sampled_tokens"), gained("decode_s")),
+        "rollout/missed/sessions": gained("num_missed"),
+    }
+
+
+def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Values:
+    """Metrics `eval/…` of one mode."""
+    prefix = f"eval/{mode}"
+    return {
+        "eval/wall/s": wall_s,
+        f"{prefix}/success": evaluation.success.value,
+        f"{prefix}/reward": evaluation.reward,
+        f"{prefix}/tokens": evaluation.num_tokens,
+        f"{prefix}/turns": evaluation.num_turns,
+        **{f"{prefix}/check/{name}": share.value for name, share in evaluation.checks.items()},
+        **{f"{prefix}/class/{name}": share.value for name, share in evaluation.success_by_class.items()},
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _rate(count: float, seconds: float) -> float | None:
+    return count / seconds if seconds > 0 else None

@@ -1,0 +1,240 @@
+"""The processes of a run: starting Ray and the actors, waiting for them with a deadline, ending them.
+
+Every wait of the controller goes through `Fleet.wait` or `Fleet.wait_any`: it has a deadline, says who waited for what,
+names an actor that died, and notices that the user asked the run to end.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from segue.actors.errors import Interrupted, RunError
+from segue.actors.learner_actor import LearnerActor
+from segue.actors.rollout_actor import RolloutActor
+from segue.conf.environment import actor_environment
+from segue.conf.schema import ClusterConfig, SegueConfig
+
+# how often a wait looks at its deadline and at the user's wish to end
+_POLL_S = 0.5
+# for an actor to say good-bye before it is killed
+_STOP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One actor."""
+
+    name: str
+    handle: Any
+    """Ray's handle."""
+
+
+class Interrupt:
+    """Remembers that the user asked the run to end: the first Ctrl-C asks, a second one does not wait."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.is_set = False
+        self._say = say
+        self._earlier: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Take over SIGINT and SIGTERM of this process."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._earlier[number] = signal.signal(number, self._on_signal)
+
+    def uninstall(self) -> None:
+        """Give them back."""
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
+        self._earlier = {}
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_set:
+            self.uninstall()
+            raise KeyboardInterrupt
+        self.is_set = True
+        self._say("ending: the step at hand, then a checkpoint; again to end at once")
+
+
+class Fleet:
+    """The actors of one run."""
+
+    def __init__(self, config: SegueConfig, *, run_folder: Path, interrupt: Interrupt) -> None:
+        self._config = config
+        self._run_folder = run_folder
+        self._interrupt = interrupt
+        self._owners: dict[Any, str] = {}
+        self.rollout: list[Member] = []
+        self.learners: list[Member] = []
+        self.dashboard_address: str | None = None
+
+    def start(self, *, num_rollout: int, num_learners: int, exported_model: Path | None = None) -> None:
+        """Start Ray, unless a cluster runs, and the actors.
+
+        Args:
+            exported_model: folder of weights that rollout starts with; None waits for the learner's.
+        Raises:
+            RunError: an actor failed or was not ready in time.
+        """
+        cluster = self._config.cluster
+        # workers put the driver's folder first on their path: it must hold no folder named like a package
+        os.chdir(self._run_folder)
+        context = ray.init(**_init_arguments(cluster, self._namespace, num_rollout + num_learners))
+        self.dashboard_address = context.dashboard_url or None
+        self.rollout = [self._start_rollout(i) for i in range(num_rollout)]
+        self.learners = [self._start_learner(rank) for rank in range(num_learners)]
+        ready = [self.call(member, "start", exported_model) for member in self.rollout]
+        if self.learners:
+            address = self._wait_for_start([self.call(self.learners[0], "reserve_address")])[0]
+            ready += [self.call(member, "start", address) for member in self.learners]
+        self._wait_for_start(ready)
+
+    def call(self, member: Member, method: str, *arguments: Any) -> Any:
+        """Ask an actor for something; the answer is to be waited for."""
+        reference = getattr(member.handle, method).options(name=f"{member.name}.{method}").remote(*arguments)
+        self._owners[reference] = member.name
+        return reference
+
+    def ask_all(
+        self, members: Sequence[Member], method: str, *arguments: Any, timeout_s: float, what: str
+    ) -> list[Any]:
+        """Ask several actors the same, and wait for all; learner ranks meet in collectives inside."""
+        calls = [self.call(member, method, *arguments) for member in members]
+        return self.wait(calls, timeout_s=timeout_s, what=what)
+
+    def wait(
+        self, references: Sequence[Any], *, timeout_s: float, what: str, is_interruptible: bool = False
+    ) -> list[Any]:
+        """Wait until all are answered.
+
+        Args:
+            what: completes "waited for …" in the message.
+            is_interruptible: raise `Interrupted` once the user asks the run to end; else finish first.
+        Returns:
+            The answers, in order.
+        Raises:
+            RunError: an actor died, its code failed, or the deadline passed.
+        """
+        deadline = time.monotonic() + timeout_s
+        waiting = list(references)
+        while waiting:
+            done, waiting = self._poll(waiting, deadline, what, timeout_s, is_interruptible)
+            for reference in done:
+                # an error must not wait for the slowest
+                self._result(reference)
+        return [self._take(reference) for reference in references]
+
+    def wait_any(
+        self, references: Sequence[Any], *, timeout_s: float, what: str, is_interruptible: bool = True
+    ) -> list[tuple[Any, Any]]:
+        """Wait until at least one is answered; see `wait`.
+
+        Returns:
+            (reference, answer) of each that is.
+        """
+        deadline = time.monotonic() + timeout_s
+        done: list[Any] = []
+        while not done:
+            done, _ = self._poll(list(references), deadline, what, timeout_s, is_interruptible)
+        return [(reference, self._take(reference)) for reference in done]
+
+    def stop(self) -> None:
+        """End every actor and, if it was started here, Ray."""
+        if self.rollout:
+            goodbyes = [member.handle.stop.remote() for member in self.rollout]
+            ray.wait(goodbyes, num_returns=len(goodbyes), timeout=_STOP_S)
+        for member in (*self.rollout, *self.learners):
+            ray.kill(member.handle)
+        self.rollout, self.learners, self._owners = [], [], {}
+        ray.shutdown()
+
+    @property
+    def _namespace(self) -> str:
+        """Two runs on one cluster do not see each other's actors."""
+        return f"segue-{self._run_folder.name}-{os.getpid()}"
+
+    def _wait_for_start(self, references: list[Any]) -> list[Any]:
+        timeout_s = self._config.cluster.start_timeout_s
+        return self.wait(references, timeout_s=timeout_s, what="actors to start", is_interruptible=True)
+
+    def _start_rollout(self, index: int) -> Member:
+        name = f"rollout-{index}"
+        options = self._options(name)
+        handle = ray.remote(RolloutActor).options(**options).remote(
+            self._config, name=name, run_folder=self._run_folder
+        )  # fmt: skip
+        return Member(name, handle)
+
+    def _start_learner(self, rank: int) -> Member:
+        name = f"learner-{rank}"
+        options = self._options(name)
+        handle = ray.remote(LearnerActor).options(**options).remote(self._config, rank=rank)
+        return Member(name, handle)
+
+    def _options(self, name: str) -> dict[str, Any]:
+        environment = {"env_vars": actor_environment(self._config.cluster.threads)}
+        return {"name": name, "num_cpus": 1, "runtime_env": environment}
+
+    def _poll(
+        self, waiting: list[Any], deadline: float, what: str, timeout_s: float, is_interruptible: bool
+    ) -> tuple[list[Any], list[Any]]:
+        if is_interruptible and self._interrupt.is_set:
+            raise Interrupted
+        done, rest = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+        if not done and time.monotonic() > deadline:
+            owners = ", ".join(sorted({self._owners[reference] for reference in rest}))
+            raise RunError(f"the controller waited {timeout_s:.0f} s for {what}, without an answer from {owners}")
+        return done, rest
+
+    def _take(self, reference: Any) -> Any:
+        result = self._result(reference)
+        del self._owners[reference]
+        return result
+
+    def _result(self, reference: Any) -> Any:
+        owner = self._owners[reference]
+        try:
+            return ray.get(reference, timeout=_STOP_S)
+        except RayActorError as error:
+            raise RunError(f"{owner} died: {_first_line(error)}") from error
+        except RayTaskError as error:
+            cause = error.cause if error.cause is not None else error
+            raise RunError(f"{owner} failed: {type(cause).__name__}: {cause}") from error
+        except GetTimeoutError as error:
+            raise RunError(f"{owner} answered, but the answer did not arrive in {_STOP_S:.0f} s") from error
+
+
+@contextmanager
+def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]) -> Iterator[Fleet]:
+    """A fleet, not started, that is ended with the block; Ctrl-C ends the block at its next wait."""
+    interrupt = Interrupt(say)
+    fleet = Fleet(config, run_folder=run_folder, interrupt=interrupt)
+    interrupt.install()
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+        interrupt.uninstall()
+
+
+def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
+    if cluster.address is not None:
+        return {**arguments, "address": cluster.address}
+    # CPUs are a promise to the scheduler and not a limit: one a actor, however small the machine
+    num_cpus = max(os.cpu_count() or 1, num_actors)
+    local = {"num_cpus": num_cpus, "include_dashboard": cluster.dashboard, "dashboard_host": "127.0.0.1"}
+    return {**arguments, **local}
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]

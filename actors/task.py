@@ -1,0 +1,116 @@
+"""Which tasks are played, in which order: a stream with a cursor that a checkpoint can hold.
+
+Task number i of a run is the same task whenever it is drawn: its seed is a function of the run's seed, the kind of
+task and i alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+
+class TaskKind(Enum):
+    """What a task is for; each kind draws seeds of its own."""
+
+    train = "train"
+    demonstration = "demonstration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one group is about."""
+
+    number: int
+    """Place in the stream, from 0."""
+    task_id: str
+    seed: int
+    """Seed of the environment's task; below the held-out seeds."""
+    incarnation: int
+    """Incarnation of the run that drew it; a task drawn again has another group id."""
+
+    @property
+    def group_id(self) -> str:
+        """Unique in the run folder."""
+        return f"{self.task_id}.{self.incarnation}"
+
+
+def member_seed(task: Task, index: int, seed_limit: int) -> int:
+    """Seed of one member of a group whose members play tasks of their own; in [0, seed_limit)."""
+    return _draw_seed([task.seed, index], seed_limit)
+
+
+class TaskStream:
+    """Draws tasks in order; every task from 0 on is drawn until its group is in the buffer.
+
+    Promises:
+        `draw` yields pending tasks first, in order, then new ones; a task is never outstanding twice. After
+        `restore`, tasks that were outstanding at the checkpoint are drawn again, and those whose group was found in
+        the buffer are skipped: tests/unit/actors/test_task.py.
+    """
+
+    def __init__(self, *, kind: TaskKind, run_seed: int, seed_limit: int, incarnation: int) -> None:
+        self._kind = kind
+        self._run_seed = run_seed
+        self._seed_limit = seed_limit
+        self._incarnation = incarnation
+        self._cursor = 0
+        self._again: list[int] = []
+        self._skip: set[int] = set()
+        self._outstanding: set[int] = set()
+
+    def number_of(self, task_id: str) -> int:
+        """Place in the stream of one of its tasks."""
+        return int(task_id.removeprefix(f"{self._kind.value}-"))
+
+    def draw(self) -> Task:
+        """The next task; it is outstanding until `settle`."""
+        if self._again:
+            number = self._again.pop(0)
+        else:
+            while self._cursor in self._skip:
+                self._skip.remove(self._cursor)
+                self._cursor += 1
+            number = self._cursor
+            self._cursor += 1
+        self._outstanding.add(number)
+        return Task(
+            number=number,
+            task_id=f"{self._kind.value}-{number:07d}",
+            seed=self._seed(number),
+            incarnation=self._incarnation,
+        )
+
+    def settle(self, number: int) -> None:
+        """The task's group is in the buffer."""
+        self._outstanding.remove(number)
+
+    def redraw(self, number: int) -> None:
+        """The task's group was dropped before it trained: draw the task again, before newer ones."""
+        self._again = sorted([*self._again, number])
+
+    def state(self) -> dict[str, object]:
+        """What `restore` needs, as JSON values."""
+        return {"cursor": self._cursor, "unfinished": sorted(self._outstanding | set(self._again))}
+
+    def restore(self, state: dict[str, object], finished: Iterable[int]) -> None:
+        """Return to a checkpoint's cursor.
+
+        Args:
+            state: of `state()`; empty for the start of the stream.
+            finished: numbers of tasks whose groups stand in the buffer.
+        """
+        done = set(finished)
+        cursor, unfinished = state.get("cursor", 0), state.get("unfinished", [])
+        assert isinstance(cursor, int) and isinstance(unfinished, list), state
+        self._cursor = cursor
+        self._again = [number for number in unfinished if number not in done]
+        self._skip = {number for number in done if number >= cursor}
+
+    def _seed(self, number: int) -> int:
+        return _draw_seed([self._run_seed, list(TaskKind).index(self._kind), number], self._seed_limit)
+
+
+def _draw_seed(key: list[int], seed_limit: int) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] % seed_limit)

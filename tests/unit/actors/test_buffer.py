@@ -1,0 +1,143 @@
+"""The buffer's promises, as its docstring lists them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from actor_cases import make_group, number_of, write_group
+
+from segue.actors.buffer import Buffer, DropReason
+from segue.rollout.trajectory import PolicyVersion
+
+
+def make_buffer(folder: Path, count: int, *, max_uses: int = 1) -> Buffer:
+    buffer = Buffer(folder, max_uses=max_uses)
+    for number in range(count):
+        buffer.add(write_group(folder, make_group(number)))
+    return buffer
+
+
+def taken(buffer: Buffer, count: int, step: int) -> list[int]:
+    return [record.number for record in buffer.take(count, step=step)]
+
+
+def ready(buffer: Buffer) -> list[int]:
+    return [record.number for record in buffer.ready()]
+
+
+def restored(folder: Path, state: dict, *, max_uses: int = 1) -> Buffer:
+    buffer = Buffer(folder, max_uses=max_uses)
+    # a checkpoint holds the ledger as JSON
+    assert buffer.restore(json.loads(json.dumps(state)), number_of) == {}
+    return buffer
+
+
+def test_groups_are_taken_in_the_order_of_their_tasks(tmp_path: Path) -> None:
+    buffer = Buffer(tmp_path, max_uses=1)
+    for number in (3, 0, 2, 1):
+        buffer.add(write_group(tmp_path, make_group(number)))
+    assert taken(buffer, 3, step=1) == [0, 1, 2]
+    assert taken(buffer, 1, step=2) == [3]
+
+
+def test_a_record_counts_trainable_tokens_by_version(tmp_path: Path) -> None:
+    record = write_group(tmp_path, make_group(0, [(0, 4), (0, 4), (0, 5)]))
+    # two members, each with two tokens of step 4 and one of step 5
+    assert record.tokens_by_version == ((PolicyVersion(0, 4), 4), (PolicyVersion(0, 5), 2))
+
+
+@pytest.mark.parametrize("max_uses", [1, 2, 3])
+def test_a_group_is_taken_at_most_max_uses_times(tmp_path: Path, max_uses: int) -> None:
+    buffer = make_buffer(tmp_path, 2, max_uses=max_uses)
+    uses = [taken(buffer, 2, step=step) for step in range(1, max_uses + 1)]
+    assert uses == [[0, 1]] * max_uses
+    assert ready(buffer) == []
+    with pytest.raises(AssertionError, match="0 groups ready, 1 asked for"):
+        buffer.take(1, step=9)
+
+
+def test_uncommitted_uses_are_undone_and_committed_ones_are_not(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 4)
+    assert taken(buffer, 2, step=1) == [0, 1]
+    committed = buffer.state()
+    assert taken(buffer, 2, step=2) == [2, 3]
+    again = restored(tmp_path, committed)
+    assert ready(again) == [2, 3]
+    assert again.uses("train-0000000.0") == (1,)
+
+
+def test_uses_count_on_the_restored_line_only(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 1, max_uses=2)
+    taken(buffer, 1, step=1)
+    committed = buffer.state()
+    taken(buffer, 1, step=2)
+    again = restored(tmp_path, committed, max_uses=2)
+    assert taken(again, 1, step=2) == [0]
+    assert ready(again) == []
+    assert again.uses("train-0000000.0") == (1, 2)
+
+
+def test_groups_that_finished_after_the_checkpoint_are_found(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 2)
+    committed = buffer.state()
+    late = write_group(tmp_path, make_group(5, [(0, 3)]))
+    again = restored(tmp_path, committed)
+    assert ready(again) == [0, 1, 5]
+    found = again.ready()[-1]
+    assert (found.digest, found.tokens_by_version) == (late.digest, ((PolicyVersion(0, 3), 2),))
+    assert again.numbers() == [0, 1, 5]
+
+
+def test_a_run_that_died_before_its_first_checkpoint_keeps_its_groups(tmp_path: Path) -> None:
+    make_buffer(tmp_path, 3)
+    assert ready(restored(tmp_path, {})) == [0, 1, 2]
+
+
+def test_half_written_files_are_removed(tmp_path: Path) -> None:
+    partial = tmp_path / ".train-0000009.0.safetensors.abc.tmp"
+    partial.write_bytes(b"half")
+    restored(tmp_path, {})
+    assert not partial.exists()
+
+
+def test_damaged_files_are_named_with_the_task_to_draw_again(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 3)
+    state = buffer.state()
+    (tmp_path / "train-0000001.0.safetensors").write_bytes(b"not a group")
+    (tmp_path / "train-0000007.0.safetensors").write_bytes(b"not a group either")
+    again = Buffer(tmp_path, max_uses=1)
+    damaged = again.restore(state, number_of)
+    assert damaged == {"train-0000001.0.safetensors": 1, "train-0000007.0.safetensors": None}
+    assert ready(again) == [0, 2]
+
+
+def test_a_dropped_group_is_never_taken_also_after_a_restore(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 3)
+    buffer.drop("train-0000001.0", DropReason.stale, step=4)
+    assert ready(buffer) == [0, 2]
+    state = buffer.state()
+    assert ready(restored(tmp_path, state)) == [0, 2]
+    assert state["entries"][1]["dropped"] == "stale" and state["entries"][1]["dropped_at"] == 4
+
+
+def test_files_stay_until_the_oldest_kept_checkpoint_contains_their_last_use(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 3)
+    taken(buffer, 1, step=1)
+    taken(buffer, 1, step=2)
+    buffer.collect(0)
+    assert len(list(tmp_path.iterdir())) == 3
+    buffer.collect(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "train-0000001.0.safetensors",
+        "train-0000002.0.safetensors",
+    ]
+    # a checkpoint of step 1 restores whatever it needs
+    buffer.collect(2)
+    assert ready(buffer) == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["train-0000002.0.safetensors"]
+
+
+def test_a_group_that_finishes_twice_is_our_own_error(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 1)
+    with pytest.raises(AssertionError, match=r"train-0000000\.0 finished twice"):
+        buffer.add(write_group(tmp_path, make_group(0)))

@@ -1,0 +1,70 @@
+"""What the user reads, character by character."""
+
+import io
+
+from rich.console import Console
+
+from segue.actors.console import ConsoleView, before_and_after, duration, evaluation_line, sparkline, step_line
+
+STEP = {
+    "batch/success/mean": 0.5,
+    "batch/reward/mean": 0.61,
+    "batch/reward_term/process": 0.08,
+    "batch/reward_term/success": 0.5,
+    "staleness/age/mean_steps": 0.0,
+    "rollout/decode/tokens_per_s": 6120.0,
+    "rollout/prefill/tokens_per_s": None,
+    "loop/eta/s": 130.4,
+}
+STEP_TEXT = (
+    "step 12/100  success 0.50  reward 0.61  stale 0.0  (process 0.08, success 0.50)  tokens/s decode 6.1k  2m10s left"
+)
+
+
+def test_a_step_is_one_line_of_what_is_there() -> None:
+    assert step_line(12, 100, STEP) == STEP_TEXT
+
+
+def test_an_evaluation_is_one_line_of_success_and_checks() -> None:
+    values = {
+        "eval/wall/s": 3.0,
+        "eval/greedy/success": 0.25,
+        "eval/greedy/check/query_correct": 0.5,
+        "eval/greedy/class/max": 1.0,
+    }
+    expected = "evaluation after step 25: greedy success 0.250  greedy check query_correct 0.500"
+    assert evaluation_line(25, values) == expected
+
+
+def test_lines_replace_the_live_view_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    view = ConsoleView(command="train", num_steps=100, is_live=True, console=Console(file=stream, width=200))
+    view.write("step", 12, STEP)
+    view.write("restore", 12, {})
+    view.say("[not markup] a/b")
+    view.close()
+    assert stream.getvalue() == STEP_TEXT + "\n[not markup] a/b\n"
+
+
+def test_the_live_view_shows_the_latest_figures() -> None:
+    stream = io.StringIO()
+    view = ConsoleView(command="train", num_steps=100, is_live=False, console=Console(file=stream, width=120))
+    view.write("step", 12, STEP)
+    printer = Console(file=io.StringIO(), width=120)
+    printer.print(view.render())
+    text = printer.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("segue train", "step 12/100", "2m10s left", "success 0.50", "process 0.08", "decode 6.1k", "▅"):
+        assert part in text, part
+
+
+def test_the_closing_table_shows_changes_and_dashes() -> None:
+    printer = Console(file=io.StringIO(), width=80)
+    printer.print(before_and_after([("sampled success", 0.25, 0.75), ("joins success", None, 0.5)]))
+    lines = printer.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [cell.strip() for cell in lines[3].strip("│").split("│")] == ["sampled success", "0.250", "0.750", "+0.500"]
+    assert [cell.strip() for cell in lines[4].strip("│").split("│")] == ["joins success", "–", "0.500", "–"]
+
+
+def test_durations_and_sparklines() -> None:
+    assert [duration(s) for s in (0.4, 59, 60, 3599.6, 3600, 7261)] == ["0s", "59s", "1m00s", "1h00m", "1h00m", "2h01m"]
+    assert sparkline([0.0, 0.5, 1.0, 2.0]) == "▁▅██"

@@ -1,0 +1,52 @@
+"""Figures of a set of episodes, counted by hand."""
+
+from actor_cases import make_episode
+
+from segue.actors.evaluation import evaluate
+from segue.rollout.trajectory import Outcome
+
+
+def test_shares_are_counted_per_class_and_check() -> None:
+    episodes = [
+        make_episode(info={"question_class": "max", "query_correct": True}, reward=1.2, num_tokens=90),
+        make_episode(
+            info={"question_class": "max", "query_correct": True},
+            outcome=Outcome.failure,
+            reward=0.1,
+            reward_terms={"process": 0.1},
+            num_turns=4,
+        ),
+        make_episode(
+            info={"question_class": "sum", "query_correct": False},
+            outcome=Outcome.malformed,
+            reward=0.0,
+            reward_terms={},
+        ),
+    ]
+    found = evaluate(episodes).to_json()
+    assert found["episodes"] == 3
+    assert found["success"] == 1 / 3
+    assert found["checks"] == {"query_correct": 2 / 3}
+    assert found["success_by_class"] == {"max": {"success": 0.5, "episodes": 2}, "sum": {"success": 0.0, "episodes": 1}}
+    assert found["reward"] == (1.2 + 0.1 + 0.0) / 3
+    assert found["reward_terms"] == {"process": 0.1 / 3, "success": 1.0 / 3}
+    assert found["tokens"] == (90 + 100 + 100) / 3
+    assert found["turns"] == (2 + 4 + 2) / 3
+    assert found["outcomes"] == {"failure": 1, "malformed": 1, "success": 1}
+
+
+def test_infrastructure_failures_are_no_verdict() -> None:
+    episodes = [
+        make_episode(),
+        make_episode(outcome=Outcome.infrastructure_error, reward=0.0),
+        make_episode(outcome=Outcome.engine_error, reward=0.0),
+        make_episode(outcome=Outcome.environment_error, reward=0.0),
+    ]
+    found = evaluate(episodes)
+    # the environment's own failure is the episode's; the other two are nobody's
+    assert (found.success.count, found.success.total) == (1, 2)
+    assert found.outcomes == {"engine_error": 1, "environment_error": 1, "infrastructure_error": 1, "success": 1}
+
+
+def test_no_episodes_give_zeros() -> None:
+    assert evaluate([]).to_json()["success"] == 0.0

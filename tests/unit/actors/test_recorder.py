@@ -1,0 +1,80 @@
+"""Lines of metrics.jsonl: what is written is read back, without steps that a restore undid."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from segue.actors.recorder import JsonlSink, Recorder, TensorBoardSink, Values, read_metrics
+
+
+class Listener:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int, Values]] = []
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        self.events.append((kind, step, values))
+
+    def close(self) -> None:
+        self.events.append(("close", 0, {}))
+
+
+def test_every_sink_hears_everything() -> None:
+    sinks = [Listener(), Listener()]
+    recorder = Recorder(list(sinks))
+    recorder.write("step", 1, {"batch/success/mean": 0.5, "batch/reward_term/process": None})
+    recorder.close()
+    expected = [
+        ("step", 1, {"batch/success/mean": 0.5, "batch/reward_term/process": None}),
+        ("close", 0, {}),
+    ]
+    assert [sink.events for sink in sinks] == [expected, expected]
+
+
+def test_a_metric_that_the_list_does_not_hold_is_refused_before_any_sink() -> None:
+    sink = Listener()
+    with pytest.raises(KeyError, match=r"batch/succes/mean must stand in segue\.actors\.metrics"):
+        Recorder([sink]).write("step", 1, {"batch/succes/mean": 0.5})
+    assert sink.events == []
+
+
+def test_lines_are_json_without_nan(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "metrics.jsonl", incarnation=2)
+    sink.write("step", 3, {"batch/success/mean": 0.25, "batch/reward/std": None})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        sink.write("step", 4, {"batch/success/mean": float("nan")})
+    sink.close()
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (line["kind"], line["step"], line["incarnation"]) == ("step", 3, 2)
+    assert line["metrics"] == {"batch/success/mean": 0.25, "batch/reward/std": None}
+
+
+def test_a_restore_undoes_later_steps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = JsonlSink(path, incarnation=0)
+    first.write("eval", 0, {})
+    for step in (1, 2, 3):
+        first.write("step", step, {"batch/success/mean": step / 10})
+    second = JsonlSink(path, incarnation=1)
+    second.write("restore", 1, {})
+    second.write("step", 2, {"batch/success/mean": 0.9})
+    for sink in (first, second):
+        sink.close()
+    kept = [(line["kind"], line["step"], line["metrics"].get("batch/success/mean")) for line in read_metrics(path)]
+    assert kept == [("eval", 0, None), ("step", 1, 0.1), ("step", 2, 0.9)]
+    assert len(path.read_text().splitlines()) == 6
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = TensorBoardSink(tmp_path)
+    sink.write("step", 1, {"batch/success/mean": 0.25, "batch/reward/std": None})
+    sink.write("step", 2, {"batch/success/mean": 0.5})
+    sink.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["batch/success/mean"]
+    assert [(event.step, event.value) for event in events.Scalars("batch/success/mean")] == [(1, 0.25), (2, 0.5)]

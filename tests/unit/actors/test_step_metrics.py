@@ -1,0 +1,103 @@
+"""Metrics of a step from its episodes and counters, by hand; the clock against its own parts."""
+
+import time
+
+import pytest
+from actor_cases import make_episode
+
+from segue.actors.evaluation import evaluate
+from segue.actors.lineage import Staleness
+from segue.actors.rollout_actor import RolloutStats
+from segue.actors.step_metrics import (
+    StepClock,
+    batch_metrics,
+    evaluation_metrics,
+    rollout_metrics,
+    staleness_metrics,
+)
+from segue.rollout.trajectory import Outcome
+
+
+def test_batch_metrics_leave_infrastructure_failures_out_of_every_mean_but_their_own_share() -> None:
+    episodes = [
+        make_episode(reward=1.0, reward_terms={"success": 1.0}, info={"query_correct": True, "level": 1}),
+        make_episode(reward=0.0, reward_terms={}, outcome=Outcome.malformed, attempt=1, info={"query_correct": False}),
+        make_episode(reward=0.0, reward_terms={}, outcome=Outcome.truncated_turns, num_turns=5),
+        make_episode(reward=0.0, reward_terms={}, outcome=Outcome.infrastructure_error, num_turns=0, num_tokens=1),
+    ]
+    found = batch_metrics(episodes)
+    third = pytest.approx(1 / 3)
+    assert found["batch/success/mean"] == third
+    assert found["batch/reward/mean"] == third
+    # variance of (1, 0, 0) is 1/3 - 1/9
+    assert found["batch/reward/std"] == pytest.approx((2 / 9) ** 0.5)
+    assert found["batch/reward_term/success"] == third
+    assert found["batch/check/query_correct"] == third
+    assert found["batch/turns/mean"] == 3.0
+    assert found["batch/tokens/mean"] == 100.0
+    assert found["batch/malformed/share"] == third
+    assert found["batch/truncated/share"] == third
+    assert found["batch/infrastructure/share"] == 0.25
+    assert found["batch/replayed/share"] == 0.25
+    assert "batch/check/level" not in found
+
+
+def test_rollout_metrics_are_gains_over_seconds_of_all_actors() -> None:
+    def stats(prefill: int, prefill_s: float, sampled: int, decode_s: float, missed: int) -> RolloutStats:
+        return RolloutStats(
+            num_prefill_tokens=prefill,
+            prefill_s=prefill_s,
+            num_sampled_tokens=sampled,
+            decode_s=decode_s,
+            num_missed=missed,
+        )
+
+    before = [stats(100, 1.0, 10, 2.0, 0), stats(0, 0.0, 0, 0.0, 1)]
+    after = [stats(300, 2.0, 30, 4.0, 0), stats(100, 1.0, 10, 1.0, 4)]
+    assert rollout_metrics(before, after) == {
+        "rollout/prefill/tokens_per_s": (200 + 100) / (1 + 1),
+        "rollout/decode/tokens_per_s": (20 + 10) / (2 + 1),
+        "rollout/missed/sessions": 3,
+    }
+    assert rollout_metrics(after, after)["rollout/decode/tokens_per_s"] is None
+
+
+def test_staleness_metrics() -> None:
+    staleness = Staleness(num_fresh=6, num_old=2, sum_steps=9, max_steps=3)
+    assert staleness_metrics(staleness) == {
+        "staleness/age/mean_steps": 1.5,
+        "staleness/age/max_steps": 3,
+        "staleness/masked/share": 0.25,
+    }
+
+
+def test_evaluation_metrics_carry_mode_class_and_check() -> None:
+    episodes = [make_episode(info={"question_class": "max", "query_correct": True})]
+    assert evaluation_metrics("greedy", evaluate(episodes), 2.5) == {
+        "eval/wall/s": 2.5,
+        "eval/greedy/success": 1.0,
+        "eval/greedy/reward": 1.0,
+        "eval/greedy/tokens": 100.0,
+        "eval/greedy/turns": 2.0,
+        "eval/greedy/check/query_correct": 1.0,
+        "eval/greedy/class/max": 1.0,
+    }
+
+
+def test_the_clock_adds_up_a_steps_parts_and_foresees_the_rest() -> None:
+    clock = StepClock()
+    clock.begin_step()
+    for _ in range(2):
+        with clock.part("wait"):
+            time.sleep(0.01)
+    with clock.part("learn"):
+        time.sleep(0.01)
+    first = clock.end_step(steps_left=3)
+    assert first["loop/wait/wall_s"] >= 0.02 and first["loop/learn/wall_s"] >= 0.01
+    assert first["loop/step/wall_s"] >= first["loop/wait/wall_s"] + first["loop/learn/wall_s"]
+    assert first["loop/eta/s"] == pytest.approx(3 * first["loop/step/wall_s"])
+    clock.begin_step()
+    second = clock.end_step(steps_left=2)
+    assert set(second) == {"loop/step/wall_s", "loop/eta/s"}
+    mean_s = (first["loop/step/wall_s"] + second["loop/step/wall_s"]) / 2
+    assert second["loop/eta/s"] == pytest.approx(2 * mean_s)

@@ -1,0 +1,70 @@
+"""The stream of tasks: order, seeds, and what is drawn again after a restore."""
+
+from segue.actors.task import TaskKind, TaskStream, member_seed
+
+LIMIT = 1_000_000
+
+
+def make_stream(run_seed: int = 0, kind: TaskKind = TaskKind.train, incarnation: int = 0) -> TaskStream:
+    return TaskStream(kind=kind, run_seed=run_seed, seed_limit=LIMIT, incarnation=incarnation)
+
+
+def numbers(stream: TaskStream, count: int) -> list[int]:
+    return [stream.draw().number for _ in range(count)]
+
+
+def test_tasks_come_in_order_with_seeds_that_depend_on_run_kind_and_number_alone() -> None:
+    first, second = make_stream(), make_stream(incarnation=3)
+    tasks, again = [first.draw() for _ in range(50)], [second.draw() for _ in range(50)]
+    assert [task.number for task in tasks] == list(range(50))
+    assert [task.seed for task in tasks] == [task.seed for task in again]
+    assert [task.task_id for task in tasks] == [task.task_id for task in again]
+    assert tasks[4].group_id == "train-0000004.0" and again[4].group_id == "train-0000004.3"
+    assert len({task.seed for task in tasks}) == 50
+    assert all(0 <= task.seed < LIMIT for task in tasks)
+    other_run = make_stream(run_seed=1)
+    other_kind = make_stream(kind=TaskKind.demonstration)
+    assert not {task.seed for task in tasks} & {other_run.draw().seed for _ in range(50)}
+    assert not {task.seed for task in tasks} & {other_kind.draw().seed for _ in range(50)}
+
+
+def test_members_of_a_group_of_demonstrations_have_seeds_of_their_own() -> None:
+    stream = make_stream(kind=TaskKind.demonstration)
+    first, second = stream.draw(), stream.draw()
+    seeds = [member_seed(task, index, LIMIT) for task in (first, second) for index in range(16)]
+    assert len(set(seeds)) == 32
+    assert all(0 <= seed < LIMIT for seed in seeds)
+
+
+def test_number_of_reads_a_task_id() -> None:
+    stream = make_stream()
+    for number in range(3):
+        assert stream.number_of(stream.draw().task_id) == number
+
+
+def test_outstanding_tasks_are_drawn_again_after_a_restore_and_finished_ones_are_not() -> None:
+    stream = make_stream()
+    numbers(stream, 6)
+    for finished in (0, 1, 3):
+        stream.settle(finished)
+    state = stream.state()
+    # after the checkpoint: 4 finished, 6 and 7 were drawn and 7 finished
+    restored = make_stream(incarnation=1)
+    restored.restore(state, finished=[0, 1, 3, 4, 7])
+    assert numbers(restored, 5) == [2, 5, 6, 8, 9]
+
+
+def test_a_restore_without_a_checkpoint_starts_anew_but_keeps_finished_groups() -> None:
+    stream = make_stream()
+    stream.restore({}, finished=[1])
+    assert numbers(stream, 3) == [0, 2, 3]
+
+
+def test_a_redrawn_task_goes_before_newer_ones() -> None:
+    stream = make_stream()
+    numbers(stream, 3)
+    for number in range(3):
+        stream.settle(number)
+    stream.redraw(2)
+    stream.redraw(1)
+    assert numbers(stream, 3) == [1, 2, 3]
