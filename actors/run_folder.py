@@ -56,6 +56,7 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self.close()
             raise RunError(
                 f"{self.path} must be free, got another process at work in it; wait for it or end it"
             ) from error

@@ -116,9 +116,11 @@ class AdvantageConfig:
     """From rewards to advantages."""
 
     kind: AdvantageKind = AdvantageKind.group_mean
+    """Reward minus the group's mean (K2.5), or that over the group's standard deviation (GRPO)."""
     std_epsilon: float = 1e-6
     """Added to the group's standard deviation (grpo)."""
     zero_variance: ZeroVariance = ZeroVariance.skip
+    """Whether trajectories of a group without advantage are run (`keep`, for the squared log-ratio) or not."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -132,6 +134,7 @@ class LossConfig:
     tau: float = 0.005
     """Weight of the squared log-ratio; >= 0."""
     normalisation: NormalisationKind = NormalisationKind.token_mean
+    """Denominator of the loss: all trained tokens of the step, each sequence's own, or a constant."""
     constant_tokens: int = 4096
     """Denominator of `normalisation: constant`, in tokens a step."""
 
@@ -149,12 +152,17 @@ class OptimizerConfig:
     """AdamW."""
 
     lr: float = 6e-4
+    """Highest learning rate."""
     beta1: float = 0.9
+    """Decay of the first moment, in [0, 1)."""
     beta2: float = 0.95
+    """Decay of the second moment, in [0, 1)."""
     eps: float = 1e-8
+    """Added to the root of the second moment."""
     weight_decay: float = 0.0
     """Applied to matrices only."""
     warmup_steps: int = 5
+    """Steps of linear rise to `lr`."""
     min_lr_ratio: float = 0.1
     """Learning rate at the last step as a share of `lr`; linear decay."""
     grad_clip: float = 1.0
@@ -168,6 +176,7 @@ class BalanceConfig:
     live: bool = True
     """Update the router bias once a step; false freezes it."""
     num_bins: int = 1000
+    """Bins of the histogram of router margins; the quantile is exact within one."""
 
 
 class Checkpointing(Enum):
@@ -184,11 +193,13 @@ class LearnerConfig:
     zero_stage: int = 1
     """ZeRO stage of DeepSpeed: 1, 2 or 3."""
     precision: Precision = Precision.fp32
+    """Of parameters and activations; masters, states, routers and gates stay at least fp32."""
     segment_tokens: int = 1024
     """Length of a segment; a multiple of 64."""
     micro_step_tokens: int = 8192
     """Tokens packed into one micro-step."""
     checkpoint: Checkpointing = Checkpointing.none
+    """Keep activations of a segment, or recompute them block by block."""
     exact_backend: bool = True
     """The rebuilt segment equals the swept one bit for bit; false replays expert ids within `gauge_tolerance`."""
     gauge_tolerance: float = 0.0
@@ -208,15 +219,19 @@ class TrainConfig:
     steps: int = 100
     """Learner steps."""
     groups_per_step: int = 16
+    """Tasks in a batch."""
     group_size: int = 8
+    """Trajectories of one task; at least 2."""
     max_staleness: int = 0
     """Learner steps that a trained token may be older than the weights that it trains; 0 is synchronous."""
     on_exceed: OnExceed = OnExceed.mask
+    """Take tokens beyond the bound out of training (`mask`), or drop their group."""
     max_uses: int = 1
     """Steps that may train on one group; more than 1 needs max_staleness of at least 1."""
     eval_every: int = 25
     """Steps between evaluations; 0 evaluates only before and after."""
     checkpoint_every: int = 25
+    """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """Last checkpoints kept, beside the best."""
     wait_timeout_s: float = 600.0
@@ -228,6 +243,7 @@ class EvalConfig:
     """Held-out evaluation."""
 
     episodes: int = 200
+    """Held-out tasks, played once in each mode."""
     temperature: float = 1.0
     """Temperature of the sampled figure; the greedy figure stands beside it."""
     seed_start: int = 1_000_000_000
@@ -241,12 +257,16 @@ class PretrainConfig:
     """Imitation of demonstrations."""
 
     steps: int = 1000
+    """Learner steps."""
     episodes_per_step: int = 16
+    """Demonstrations in a batch."""
     skill: Skill = Skill.fallible
+    """Who demonstrates: flawless, or with the mistakes that reinforcement learning then has to unlearn."""
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(lr=4e-3, beta2=0.98, weight_decay=0.01, warmup_steps=50)
     )
     eval_every: int = 250
+    """Steps between evaluations; 0 evaluates only before and after."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -256,10 +276,13 @@ class ClusterConfig:
     address: str | None = None
     """Address of a running Ray cluster (`auto` finds it); null starts one here."""
     rollout_actors: int = 1
+    """Processes that play."""
     learner_ranks: int = 1
+    """Processes that train."""
     threads: int = 1
     """Threads of each actor's tensor library."""
     dashboard: bool = True
+    """Start Ray's dashboard, on 127.0.0.1 only."""
     start_timeout_s: float = 180.0
     """Deadline of an actor's start, in seconds."""
 
@@ -281,6 +304,7 @@ class SegueConfig:
     """The root."""
 
     seed: int = 0
+    """Of everything drawn: weights, training tasks, sampling noise."""
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: str = "segue_bpe_1k"

@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     """Run the command."""
     parser = make_parser("describe", ABOUT, EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     config = compose("describe", arguments)
     if config is None:
         return 0

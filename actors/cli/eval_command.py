@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
     """Run the command."""
     parser = make_parser("eval", ABOUT, EXAMPLES)
     add_multirun(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     if arguments.multirun:
         return run_jobs("eval", arguments.overrides)
     config = compose("eval", arguments)

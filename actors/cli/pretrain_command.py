@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     """Run the command."""
     parser = make_parser("pretrain", ABOUT, EXAMPLES)
     add_multirun(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     if arguments.multirun:
         return run_jobs("pretrain", arguments.overrides)
     config = compose("pretrain", arguments)

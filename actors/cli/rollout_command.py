@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
     parser.add_argument("--greedy", action="store_true", help="take the likeliest tokens")
     parser.add_argument("--demonstrator", action="store_true", help="let pretrain.skill play instead of the model")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     config = compose("rollout", arguments)
     if config is not None:
         # Ray and the tensor library load here and not for --help

@@ -1,0 +1,29 @@
+"""The list of metrics and its table. That a run emits exactly these is held by tests/e2e/test_train.py."""
+
+from pathlib import Path
+
+import pytest
+
+from segue.actors.metrics import METRICS, pattern_of, table
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def test_the_document_holds_the_lists_table() -> None:
+    assert table() in DOCUMENT.read_text(), "replace the table in docs/metrics.md with segue.actors.metrics.table()"
+
+
+def test_names_are_unique_and_read_area_thing_stat() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert 3 <= len(name.split("/")) <= 4, name
+        assert name == name.lower(), name
+
+
+def test_an_emitted_name_belongs_to_one_listed_name() -> None:
+    assert pattern_of("batch/success/mean") == "batch/success/mean"
+    assert pattern_of("eval/greedy/check/query_correct") == "eval/<mode>/check/<name>"
+    assert pattern_of("batch/reward_term/process") == "batch/reward_term/<term>"
+    with pytest.raises(KeyError):
+        pattern_of("batch/success")
