@@ -85,7 +85,7 @@ class _ShortConv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_TC: Tensor, dnew_state: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy_TC: Tensor, dnew_state: Tensor) -> tuple[Tensor | None, ...]:
         x_TC, weight_CW, state_NAC, z_TC = ctx.saved_tensors
         heads, num_taps = ctx.heads, weight_CW.shape[1]
         num_carried, wide = num_taps - 1, z_TC.dtype
