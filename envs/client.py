@@ -297,9 +297,10 @@ class _Worker:
         """Kills and reaps the process, if there is one; returns its exit status."""
         if self.process is None:
             return None
-        assert self._writer is not None, "a process is started together with its streams"
         process, self.process = self.process, None
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
         return await asyncio.to_thread(kill, process)
 
 

@@ -51,6 +51,7 @@ def kill(process: "subprocess.Popen[bytes]") -> int:
 def die_with_parent() -> None:
     """Has the kernel kill this process when its parent dies, even inside a call that never returns.
 
+    The kernel takes the thread that started this process for its parent, so that thread should live as long.
     A parent that died before this call is noticed at the next read, which finds the socket closed.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -119,7 +119,10 @@ def test_observations_outside_their_space_are_refused(kwargs: dict[str, Any], me
     ("config", "message"),
     [
         (replace(CONFIG, id="faulty_envs:Moving-v0"), r"must have Discrete actions, and .* got actions Box"),
-        (replace(CONFIG, kwargs={"observations": "large"}), r"Box \(at most 64 entries\) observations, got observations"),
+        (
+            replace(CONFIG, kwargs={"observations": "large"}),
+            r"Box \(at most 64 entries\) observations, got observations",
+        ),
         (replace(CONFIG, kwargs={"observations": "tuple"}), "got observations Tuple"),
         (EnvConfig(id="Blackjack-v1"), "got observations Tuple"),
         (EnvConfig(id="NoSuchThing-v0"), "env.id=NoSuchThing-v0 cannot be built: NameNotFound"),

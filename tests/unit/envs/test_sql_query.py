@@ -110,7 +110,14 @@ def test_everything_else_is_denied_and_changes_nothing(sql: str) -> None:
     reply = run_query(connection, sql, LIMITS)
     assert reply.rows == ()
     # denied by the authorizer, unknown to this build, or refused because writing has no transaction
-    reasons = ("not authorized", "authorization denied", "no such function", "prohibited", "vtable", "may not be modified")
+    reasons = (
+        "not authorized",
+        "authorization denied",
+        "no such function",
+        "prohibited",
+        "vtable",
+        "may not be modified",
+    )
     assert any(reason in str(reply.error) for reason in reasons), reply.error
     assert connection.serialize() == before
     assert not Path("/tmp/segue_escape.db").exists()
@@ -207,7 +214,9 @@ def test_the_query_process_has_nothing_to_use(executor: ProcessExecutor) -> None
 
 
 def test_memory_of_sqlite_is_bounded() -> None:
-    process = ProcessExecutor(QueryLimits(max_heap_bytes=2 * 2**20, max_steps=10**12, timeout_s=20.0), start_timeout_s=60)
+    process = ProcessExecutor(
+        QueryLimits(max_heap_bytes=2 * 2**20, max_steps=10**12, timeout_s=20.0), start_timeout_s=60
+    )
     handle = process.open(make_database())
     bomb = "SELECT a.model || printf('%500d', 1) AS x FROM car a " + " ".join(f"JOIN car c{i}" for i in range(12))
     assert process.run(handle, f"{bomb} ORDER BY x").error == "out of memory"

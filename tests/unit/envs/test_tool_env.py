@@ -20,7 +20,9 @@ class Ladder(ToolEnv):
         self.height += 1
         is_top = self.height == 3
         terms = {"effort": -0.1, "progress": 0.5}
-        return ToolResult(observation=str(self.height), reward_terms=terms, terminated=is_top, is_success=is_top or None)
+        return ToolResult(
+            observation=str(self.height), reward_terms=terms, terminated=is_top, is_success=is_top or None
+        )
 
     @tool("Stop.")
     def stop(self) -> ToolResult:
