@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from segue.kernels.kda.bounded import BoundedKDA
-from segue.kernels.kda.layout import chunk_layout
+from segue.kernels.kda.layout import CHUNK, chunk_layout
 from segue.kernels.kda.softplus import softplus_kda
 from segue.kernels.kda.step import recurrent_step
+
+BLOCK_NUMBERS = 2**17
+"""Numbers in one array of a block of tiles: some ten such arrays fit a CPU core's second-level cache."""
 
 
 def kda(
@@ -43,7 +46,7 @@ def kda(
     Raises:
         ValueError: sizes disagree or lower_bound is out of range.
     """
-    T, H, _ = q_THK.shape
+    T, H, K = q_THK.shape
     _check_sizes(q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH, A_log_H, dt_bias, state_NHVK)
     _check_lower_bound(lower_bound)
     bounds = tuple(offsets_N.tolist())
@@ -54,7 +57,8 @@ def kda(
     if T == 0:
         return v_THV, parameters[-1]
     tokens = [q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH]
-    layout = chunk_layout(bounds, H, v_THV.device)
+    max_block = BLOCK_NUMBERS // (CHUNK * K)
+    layout = chunk_layout(bounds, H, max_block, v_THV.device)
     if lower_bound is None:
         o_THV, new_state = softplus_kda(*(x.to(dtype) for x in tokens), *parameters, layout=layout)
         return o_THV.to(v_THV.dtype), new_state

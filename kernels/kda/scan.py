@@ -1,13 +1,15 @@
 """The delta rule over tiles of 16 tokens: from decayed keys and queries to outputs and states, and back.
 
-A tile's tokens act on the state as one affine map, S_out = M S_in + W with M [K, K]; so only one small matrix product
-per chunk index is sequential, and everything else is flat over all tiles.
+A tile's tokens act on the state as one affine map, S_out = M S_in + W with M [K, K]. So only one small matrix product
+per chunk index is sequential (`carry`); all else is flat over tiles and may be done a block of tiles at a time:
+
+    solve_tiles -> affine_map, readout -> carry -> outputs = own + read @ S_in
 
 B tiles, C tokens of a tile, K key width, V value width, N sequences, H heads. States are [K, V] here, as in the
 equations; they are ranked as `ChunkLayout.order` says.
 
 Source:
-    Kimi K3 report, section 2.1.1, chunkwise form (UT transform); the affine map per tile is its context-parallel form.
+    Kimi K3 report, section 2.1.1, chunkwise form (UT transform); the affine map is that of its context parallelism.
 """
 
 import itertools
@@ -20,7 +22,7 @@ from segue.kernels.kda.layout import CHUNK, ChunkLayout
 
 
 class Tiles(NamedTuple):
-    """What the scan needs of a tile; rows of padding tokens have beta 0."""
+    """What the delta rule needs of a tile; rows of padding tokens have beta 0."""
 
     query_in: Tensor
     """[B, C, K]: scaled queries, decayed from the tile's start: they read the entering state."""
@@ -30,80 +32,48 @@ class Tiles(NamedTuple):
     """[B, C, K]: keys, decayed to the tile's end: they write to the leaving state."""
     decay: Tensor
     """[B, K]: decay over the whole tile."""
-    query_key: Tensor
-    """[B, C, C]: decayed products of query i with key j; 0 for j > i."""
-    key_key: Tensor
-    """[B, C, C]: decayed products of key i with key j; only j < i is read."""
     value: Tensor
     """[B, C, V]."""
     beta: Tensor
     """[B, C]: write strength."""
 
 
-class Scan(NamedTuple):
-    """What the backward pass keeps beside the tiles."""
+class Solved(NamedTuple):
+    """A tile's tokens acting on each other: each one's net write, given that it erases what earlier ones wrote."""
 
+    query_key: Tensor
+    """[B, C, C]: products of query i with key j, decayed from j to i; 0 for j > i."""
     solve: Tensor
     """[B, C, C]: (I + beta * key_key)^-1 diag(beta), lower triangular."""
     erase: Tensor
-    """[B, C, K]: solve @ key_in."""
+    """[B, C, K]: solve @ key_in; times the entering state it is what the tile's tokens take back."""
     write: Tensor
     """[B, C, V]: solve @ value."""
-    read: Tensor
-    """[B, C, K]: query_in - query_key @ erase; what multiplies the entering state."""
-    transition: Tensor
-    """[B, K, K]: M."""
-    state_in: Tensor
-    """[B, K, V]: entering states."""
 
 
-def scan_forward(tiles: Tiles, state: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor, Scan]:
-    """Outputs [B, C, V] and final states [N*H, K, V] from initial states [N*H, K, V]."""
-    unit = torch.eye(CHUNK, dtype=state.dtype, device=state.device).expand_as(tiles.key_key)
-    mixing = tiles.key_key * tiles.beta[:, :, None]
-    solve = torch.linalg.solve_triangular(mixing, unit, upper=False, unitriangular=True) * tiles.beta[:, None]
-    erase, write = solve @ tiles.key_in, solve @ tiles.value
-    read = torch.baddbmm(tiles.query_in, tiles.query_key, erase, alpha=-1)
-    transition = (tiles.key_out.mT @ erase).neg_()
+def solve_keys(key_key: Tensor, beta: Tensor, *, out: Tensor) -> Tensor:
+    """Fill `Solved.solve` from the decayed products of key i with key j [B, C, C], of which only j < i is read."""
+    unit = torch.eye(CHUNK, dtype=beta.dtype, device=beta.device).expand_as(key_key)
+    mixing = key_key * beta[:, :, None]
+    inverse = torch.linalg.solve_triangular(mixing, unit, upper=False, unitriangular=True)
+    return torch.mul(inverse, beta[:, None], out=out)
+
+
+def affine_map(tiles: Tiles, solved: Solved, *, transition: Tensor, written: Tensor) -> None:
+    """Fill M [B, K, K] and W [B, K, V]."""
+    transition.baddbmm_(tiles.key_out.mT, solved.erase, beta=0, alpha=-1)
     transition.diagonal(dim1=1, dim2=2).add_(tiles.decay)
-    state_in, final = _carry(transition, tiles.key_out.mT @ write, state, layout)
-    output = (read @ state_in).baddbmm_(tiles.query_key, write)
-    return output, final, Scan(solve, erase, write, read, transition, state_in)
+    torch.bmm(tiles.key_out.mT, solved.write, out=written)
 
 
-def scan_backward(
-    d_output: Tensor, d_final: Tensor, tiles: Tiles, scan: Scan, layout: ChunkLayout
-) -> tuple[Tiles, Tensor]:
-    """Gradients of the tiles (in the place of beta's that of log beta) and of the initial states.
-
-    Rows of padding tokens must be 0 in `d_output`.
-    """
-    d_state_out, d_state = _carry_backward(scan.transition, scan.read.mT @ d_output, d_final, layout)
-    # the value that a token writes beyond what the state already predicts
-    residual = torch.baddbmm(scan.write, scan.erase, scan.state_in, alpha=-1)
-    d_residual = (tiles.query_key.mT @ d_output).baddbmm_(tiles.key_out, d_state_out)
-    d_solved_key = (d_residual @ scan.state_in.mT).neg_()
-    d_key_in = scan.solve.mT @ d_solved_key
-    d_value = scan.solve.mT @ d_residual
-    # a system (I + beta * key_key) x = beta * y whose y has the gradient d: that of key_key is -d x^T, and
-    # that of log beta the diagonal of d x^T over beta
-    mixed = (d_key_in @ scan.erase.mT).baddbmm_(d_value, scan.write.mT)
-    d_log_beta = mixed.diagonal(dim1=1, dim2=2) / tiles.beta.clamp_min(torch.finfo(mixed.dtype).tiny)
-    grads = Tiles(
-        query_in=d_output @ scan.state_in.mT,
-        key_in=d_key_in,
-        key_out=residual @ d_state_out.mT,
-        decay=(scan.state_in * d_state_out).sum(-1),
-        query_key=(d_output @ residual.mT).tril_(),
-        key_key=mixed.neg_().tril_(-1),
-        value=d_value,
-        beta=d_log_beta,
-    )
-    return grads, d_state
+def readout(tiles: Tiles, solved: Solved, *, read: Tensor, own: Tensor) -> None:
+    """Fill what multiplies the entering state in the outputs [B, C, K], and what the tile itself adds [B, C, V]."""
+    torch.baddbmm(tiles.query_in, solved.query_key, solved.erase, alpha=-1, out=read)
+    torch.bmm(solved.query_key, solved.write, out=own)
 
 
-def _carry(transition: Tensor, written: Tensor, state: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
-    """Entering state of every tile, and the final states."""
+def carry(transition: Tensor, written: Tensor, state: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
+    """Entering state of every tile [B, K, V] and final states, from initial states [N*H, K, V]."""
     state_in, final = torch.empty_like(written), state.clone()
     num_first = layout.steps[0][1]
     state_in[:num_first] = state[:num_first]
@@ -119,15 +89,48 @@ def _carry(transition: Tensor, written: Tensor, state: Tensor, layout: ChunkLayo
     return state_in, final
 
 
-def _carry_backward(transition: Tensor, d_read: Tensor, d_final: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
-    """Gradients of every tile's leaving state, and of the initial states; `d_read` is what reaches entering states
-    from their own tile's outputs."""
+def carry_backward(transition: Tensor, d_read: Tensor, d_final: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
+    """Gradients of every tile's leaving state and of the initial states.
+
+    Args:
+        d_read: [B, K, V], what reaches the entering states from their own tile's outputs.
+        d_final: [N*H, K, V], gradients of the final states.
+    """
     d_state_out, d_state = torch.empty_like(d_read), d_final.clone()
-    for (before, _), (first, count), (_, num_going_on) in reversed(
-        [*zip([(0, 0), *layout.steps], layout.steps, [*layout.steps[1:], (0, 0)], strict=False)]
-    ):
-        tiles = slice(first, first + count)
+    reverse = [*reversed(layout.steps)]
+    num_going_on = 0
+    for (first, count), (before, _) in itertools.pairwise([*reverse, (0, 0)]):
         d_state_out[first + num_going_on : first + count] = d_final[num_going_on:count]
-        out = d_state[:count] if first == 0 else d_state_out[before : before + count]
+        tiles = slice(first, first + count)
+        out = d_state_out[before : before + count] if first > 0 else d_state[:count]
         torch.baddbmm(d_read[tiles], transition[tiles].mT, d_state_out[tiles], out=out)
+        num_going_on = count
     return d_state_out, d_state
+
+
+def tiles_backward(
+    d_output: Tensor, d_state_out: Tensor, state_in: Tensor, tiles: Tiles, solved: Solved
+) -> tuple[Tiles, Tensor, Tensor]:
+    """Gradients of the tiles (in the place of beta's that of log beta), of `query_key` and of `key_key`.
+
+    Args:
+        d_output: [B, C, V], 0 in the rows of padding tokens.
+    """
+    # what a token writes beyond what the entering state already predicts
+    residual = torch.baddbmm(solved.write, solved.erase, state_in, alpha=-1)
+    d_residual = (solved.query_key.mT @ d_output).baddbmm_(tiles.key_out, d_state_out)
+    d_key_in = (solved.solve.mT @ (d_residual @ state_in.mT)).neg_()
+    d_value = solved.solve.mT @ d_residual
+    # a system (I + beta * key_key) x = beta * y whose y has the gradient d: that of key_key is -d x^T, and that of
+    # log beta is the diagonal of d x^T over beta
+    mixed = (d_key_in @ solved.erase.mT).baddbmm_(d_value, solved.write.mT)
+    d_log_beta = mixed.diagonal(dim1=1, dim2=2) / tiles.beta.clamp_min(torch.finfo(mixed.dtype).tiny)
+    d_tiles = Tiles(
+        query_in=d_output @ state_in.mT,
+        key_in=d_key_in,
+        key_out=residual @ d_state_out.mT,
+        decay=(state_in * d_state_out).sum(-1),
+        value=d_value,
+        beta=d_log_beta,
+    )
+    return d_tiles, (d_output @ residual.mT).tril_(), mixed.neg_().tril_(-1)
