@@ -142,7 +142,6 @@ def test_everything_else_is_denied_and_changes_nothing(sql: str) -> None:
         ("\ud800", "surrogates not allowed"),
         ("SELECT ?", "too many SQL variables"),
         ("SELECT '" + "x" * 10_000 + "'", "query string is too large"),
-        ("SELECT " + "(" * 200 + "1" + ")" * 200, "overflow"),
         ("SELECT " + "+".join("1" * 200), "depth"),
         ("SELECT 1" + " UNION SELECT 1" * 30, "too many terms in compound SELECT"),
         ("SELECT " + ",".join("1" * 100), "too many columns"),
