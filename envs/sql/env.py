@@ -6,7 +6,7 @@ from typing import Any
 from segue.envs.sql.executor import QueryExecutor
 from segue.envs.sql.expert import answer_turn, query_turn
 from segue.envs.sql.query import QueryReply
-from segue.envs.sql.task import Split, SqlTask, make_task
+from segue.envs.sql.task import Split, SqlTask, check_level, make_task
 from segue.envs.tool import tool
 from segue.envs.tool_env import Task, ToolEnv, ToolResult
 
@@ -29,7 +29,7 @@ class SqlEnv(ToolEnv):
         efficiency: on a right answer; 0.1 less a quarter of it for each call beyond two, at least 0.
 
     Info: `question_class`, `level`, `split`, `truth` with the task; `query_correct` (a query returned exactly the
-    truth) with every step; `is_success` with the last.
+    truth) with the task and every step; `is_success` with the last.
 
     Reset options: `level` and `split` override the constructor's for one episode.
     """
@@ -48,7 +48,7 @@ class SqlEnv(ToolEnv):
 
         Args:
             executor: runs the queries.
-            level: 1 (one table, six classes), 2 (ordering, filters, groups) or 3 (joins).
+            level: 1 (single cells and plain aggregates), 2 (ordering, filters, groups) or 3 (joins).
             split: a member of `Split`.
             max_calls: tool calls after which an episode is truncated.
             slip_rate: probability that the fallible demonstrator writes a wrong query; in [0, 1].
@@ -57,6 +57,7 @@ class SqlEnv(ToolEnv):
         for name, rate in (("slip_rate", slip_rate), ("sloppy_rate", sloppy_rate)):
             if not 0.0 <= rate <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {rate}")
+        check_level(level)
         self.max_calls = max_calls
         self._executor = executor
         self._level = level
@@ -85,6 +86,7 @@ class SqlEnv(ToolEnv):
         self._last_reply, self._is_query_correct = None, False
         info = {
             "question_class": task.question.kind, "level": level, "split": split.value, "truth": task.truth,
+            "query_correct": False,
         }  # fmt: skip
         return Task(user=task.text(), info=info)
 

@@ -44,8 +44,7 @@ def make_task(seed: int, level: int, split: Split) -> SqlTask:
     Raises:
         ValueError: there is no such level.
     """
-    if level not in LEVELS:
-        raise ValueError(f"level must be one of {', '.join(map(str, LEVELS))}, got {level!r}")
+    check_level(level)
     rng = random.Random(f"{split.value}:{level}:{seed}")
     vocabulary = HELD_OUT if split is Split.heldout_schemas else TRAINING
     phrasing = Phrasing.held_out if split is Split.heldout_phrasings else Phrasing.training
@@ -57,3 +56,13 @@ def make_task(seed: int, level: int, split: Split) -> SqlTask:
         return SqlTask(tables=tables, database=connection.serialize(), question=question, truth=render_cell(truth))
     finally:
         connection.close()
+
+
+def check_level(level: int) -> None:
+    """Refuses what is no level.
+
+    Raises:
+        ValueError: there is no such level.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(map(str, LEVELS))}, got {level!r}")

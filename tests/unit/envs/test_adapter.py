@@ -127,6 +127,7 @@ def test_observations_outside_their_space_are_refused(kwargs: dict[str, Any], me
         (EnvConfig(id="Blackjack-v1"), "got observations Tuple"),
         (EnvConfig(id="NoSuchThing-v0"), "env.id=NoSuchThing-v0 cannot be built: NameNotFound"),
         (EnvConfig(kwargs={"level": 1, "lvl": 2}), "unexpected keyword argument 'lvl'"),
+        (EnvConfig(kwargs={"level": 4}), "level must be one of 1, 2, 3, got 4"),
         (EnvConfig(kwargs={"split": "test"}), "'test' is not a valid Split"),
         (EnvConfig(success_return=1.0), "env.success_return must be null for sql"),
     ],
