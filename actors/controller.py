@@ -257,8 +257,8 @@ class Controller:
         for mode in modes:
             self._view.set_status(f"evaluating ({mode.name})")
             start = time.monotonic()
-            keep_in = self._folder.trajectories / f"step-{self.step:08d}-{mode.name}"
-            evaluation = play_held_out(self._fleet, self._config, mode, keep_in=keep_in)
+            keep_as = self._folder.trajectories / f"step-{self.step:08d}-{mode.name}"
+            evaluation = play_held_out(self._fleet, self._config, mode, keep_as=keep_as)
             values = evaluation_metrics(mode.name, evaluation, time.monotonic() - start)
             self._recorder.write("eval", self.step, values)
             results[mode.name] = evaluation.to_json()

@@ -8,6 +8,7 @@ from typing import Any
 from segue.actors.episode import Episode
 
 CLASS_KEY = "question_class"
+SUCCESS_KEY = "is_success"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,9 @@ def evaluate(episodes: Sequence[Episode]) -> Evaluation:
 
 
 def check_names(episodes: Sequence[Episode]) -> list[str]:
-    """Names of true-or-false entries in the episodes' info."""
-    return sorted({name for e in episodes for name, value in e.info.items() if isinstance(value, bool)})
+    """Names of true-or-false entries in the episodes' info, success apart."""
+    names = {name for e in episodes for name, value in e.info.items() if isinstance(value, bool)}
+    return sorted(names - {SUCCESS_KEY})
 
 
 def mean_reward_terms(episodes: Sequence[Episode]) -> dict[str, float]:

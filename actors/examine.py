@@ -42,7 +42,7 @@ def examine(config: SegueConfig, *, arguments: list[str], launch_folder: Path) -
         for mode in (*standard_modes(config), *variant_modes(config)):
             view.set_status(f"evaluating ({mode.name})")
             begun = time.monotonic()
-            evaluation = play_held_out(fleet, config, mode, keep_in=folder.trajectories / mode.name)
+            evaluation = play_held_out(fleet, config, mode, keep_as=folder.trajectories / mode.name)
             recorder.write("eval", 0, evaluation_metrics(mode.name, evaluation, time.monotonic() - begun))
             results[mode.name] = evaluation.to_json()
         recorder.close()

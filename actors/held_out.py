@@ -33,18 +33,16 @@ def variant_modes(config: SegueConfig) -> list[Mode]:
     return [Mode(name=name, options=options) for name, options in config.env.variants.items()]
 
 
-def play_held_out(fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_in: Path | None) -> Evaluation:
+def play_held_out(fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_as: Path | None) -> Evaluation:
     """Play `eval.episodes` tasks in one mode, spread over the rollout actors.
 
     Args:
-        keep_in: folder, made here, for the trajectories' files; None keeps none.
+        keep_as: name of the trajectories' files, less the actors' names; None keeps none.
     """
-    if keep_in is not None:
-        keep_in.mkdir(parents=True, exist_ok=True)
     seeds = range(config.eval.seed_start, config.eval.seed_start + config.eval.episodes)
     num_actors = len(fleet.rollout)
     calls = [
-        fleet.call(member, "evaluate", _request(config, mode, seeds[i::num_actors], keep_in))
+        fleet.call(member, "evaluate", _request(config, mode, seeds[i::num_actors], keep_as))
         for i, member in enumerate(fleet.rollout)
     ]
     answers = fleet.wait(
@@ -53,12 +51,12 @@ def play_held_out(fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_in: Pat
     return evaluate([episode for episodes in answers for episode in episodes])
 
 
-def _request(config: SegueConfig, mode: Mode, seeds: Sequence[int], keep_in: Path | None) -> EvaluationRequest:
+def _request(config: SegueConfig, mode: Mode, seeds: Sequence[int], keep_as: Path | None) -> EvaluationRequest:
     return EvaluationRequest(
         name=f"eval-{mode.name}",
         seeds=tuple(seeds),
         options=mode.options,
         temperature=config.eval.temperature,
         greedy=mode.greedy,
-        keep_in=keep_in,
+        keep_as=keep_as,
     )

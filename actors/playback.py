@@ -37,7 +37,7 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
         options=config.env.eval_options,
         temperature=config.eval.temperature,
         greedy=greedy,
-        keep_in=None,
+        keep_as=None,
     )
     with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), console.print) as fleet:
         fleet.start(num_rollout=1, num_learners=0, exported_model=model)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from segue.rollout.engine.scripted import ScriptedEngine
 from segue.rollout.environments import LocalEnvironments
 from segue.rollout.episode import TaskSpec
 from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
-from segue.rollout.trajectory_file import save_group, save_trajectory
+from segue.rollout.trajectory_file import save_group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,8 @@ class EvaluationRequest:
     """Reset options."""
     temperature: float
     greedy: bool
-    keep_in: Path | None
-    """Folder for the trajectories' file; None keeps none."""
+    keep_as: Path | None
+    """Name of the trajectories' file, less the actor's name; None keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +115,9 @@ class RolloutActor:
     async def evaluate(self, request: EvaluationRequest) -> list[Episode]:
         """Play held-out tasks with the present weights."""
         trajectories = await self.sample(request)
-        if request.keep_in is not None:
-            for trajectory in trajectories:
-                save_trajectory(request.keep_in / f"{trajectory.task_id}{SUFFIX}", trajectory)
+        if request.keep_as is not None:
+            path = request.keep_as.with_name(f"{request.keep_as.name}.{self._name}{SUFFIX}")
+            save_group(path, _collection(request.name, trajectories, self._name))
         return [summarize(trajectory) for trajectory in trajectories]
 
     async def sample(self, request: EvaluationRequest) -> list[Trajectory]:
@@ -165,6 +166,22 @@ class RolloutActor:
     def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:
         digest = save_group(self._groups_folder / file_name(group.group_id), group)
         return make_record(group, number=task.number, digest=digest, rollout_s=rollout_s)
+
+
+def _collection(name: str, trajectories: Sequence[Trajectory], made_by: str) -> Group:
+    """Trajectories of several tasks in one file: a group whose members have seeds of their own."""
+    members = tuple(replace(t, task_id=name, group_id=name, index=i) for i, t in enumerate(trajectories))
+    versions = sorted(
+        PolicyVersion(int(i), int(s)) for t in members for i, s in zip(t.policy_incarnation, t.policy_step, strict=True)
+    )
+    return Group(
+        task_id=name,
+        group_id=name,
+        trajectories=members,
+        first_version=versions[0],
+        last_version=versions[-1],
+        made_by=made_by,
+    )
 
 
 def _empty_model(config: SegueConfig) -> SegueModel:

@@ -7,7 +7,7 @@ summary.json     before and after, costs, failures; written when the run ends
 curves.png       what metrics.jsonl says, drawn
 events/          the same for TensorBoard
 groups/          the buffer: one file a finished group
-trajectories/    played evaluations, one folder each
+trajectories/    played evaluations: one file for each mode and rollout actor
 checkpoints/     last ones and the best
 export/          the trained model, as another implementation reads it
 """

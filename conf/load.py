@@ -20,7 +20,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from segue.conf.errors import ConfigError
-from segue.conf.keys import describe_type, flatten, is_free_form, known_keys, nearest_word, unknown_key_message
+from segue.conf.keys import (
+    FREE_FORM,
+    describe_type,
+    flatten,
+    is_free_form,
+    known_keys,
+    nearest_word,
+    unknown_key_message,
+)
 from segue.conf.model_config import ModelConfig
 from segue.conf.rules import check_rules
 from segue.conf.schema import EnvConfig, SegueConfig
@@ -68,8 +76,7 @@ def load_config(overrides: Sequence[str], command: str = "train", *, launch_fold
     parsed = [_parse(text) for text in overrides]
     for override in parsed:
         _refuse_foreign(override)
-    lines = [*_implied_group(parsed), *(_line(override) for override in parsed)]
-    config = _resolved(_compose_shipped(command, lines), launch)
+    config = _resolved(_compose_shipped(command, [*_implied_group(parsed), *parsed]), launch)
     if config.run.dir is not None and (Path(config.run.dir) / STORED_NAME).is_file():
         config = _based_on_stored(config, parsed, launch)
         if command in RESUMING_COMMANDS:
@@ -110,30 +117,44 @@ def group_options(group: str) -> list[str]:
     return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def _compose_shipped(command: str, lines: list[str]) -> SegueConfig:
+def _compose_shipped(command: str, overrides: list[Override]) -> SegueConfig:
     primary = command if (files("segue.conf") / f"{command}.yaml").is_file() else "config"
     with initialize_config_module("segue.conf", version_base="1.3"):
-        return _compose(primary, lines)
+        return _compose(primary, overrides)
 
 
-def _compose_stored(folder: Path, lines: list[str]) -> SegueConfig:
+def _compose_stored(folder: Path, overrides: list[Override]) -> SegueConfig:
     with initialize_config_dir(str(folder), version_base="1.3"):
-        return _compose(Path(STORED_NAME).stem, lines)
+        return _compose(Path(STORED_NAME).stem, overrides)
 
 
-def _compose(primary: str, lines: list[str]) -> SegueConfig:
+def _compose(primary: str, overrides: list[Override]) -> SegueConfig:
     store = ConfigStore.instance()
     store.store(name="base_config", node=SegueConfig)
     store.store(group="model", name="base_model", node=ModelConfig)
     store.store(group="env", name="base_env", node=EnvConfig)
+    # Hydra would merge a dictionary into the one that it replaces
+    whole = [override for override in overrides if override.key_or_group in FREE_FORM]
+    lines = [_line(override) for override in overrides if override not in whole]
     try:
-        return cast(SegueConfig, OmegaConf.to_object(compose(primary, overrides=lines)))
+        config = cast(SegueConfig, OmegaConf.to_object(compose(primary, overrides=lines)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(error, lines)) from error
     except ValueError as error:
         raise ConfigError(str(error)) from error
     finally:
         GlobalHydra.instance().clear()
+    for override in whole:
+        _set_dictionary(config, override)
+    return config
+
+
+def _set_dictionary(config: SegueConfig, override: Override) -> None:
+    section, _, name = override.key_or_group.partition(".")
+    value = override.value()
+    if not isinstance(value, dict):
+        raise ConfigError(f"{override.key_or_group} must be a dictionary, got {override.get_value_string()}")
+    setattr(getattr(config, section), name, value)
 
 
 def _based_on_stored(fresh: SegueConfig, parsed: list[Override], launch: Path) -> SegueConfig:
@@ -141,7 +162,7 @@ def _based_on_stored(fresh: SegueConfig, parsed: list[Override], launch: Path) -
     assert fresh.run.dir is not None
     if any(override.key_or_group in GROUPS for override in parsed):
         return fresh
-    config = _resolved(_compose_stored(Path(fresh.run.dir), [_line(override) for override in parsed]), launch)
+    config = _resolved(_compose_stored(Path(fresh.run.dir), parsed), launch)
     config.run.dir = fresh.run.dir
     return config
 
@@ -191,11 +212,11 @@ def _line(override: Override) -> str:
     return f"++{text}" if is_free_form(override.key_or_group) and text[0] not in "+~" else text
 
 
-def _implied_group(parsed: list[Override]) -> list[str]:
+def _implied_group(parsed: list[Override]) -> list[Override]:
     """An environment given by its id alone takes nothing from the default environment's file."""
     given = {override.key_or_group: override.value() for override in parsed}
     is_implied = "env" not in given and given.get("env.id", EnvConfig().id) != EnvConfig().id
-    return ["env=gymnasium"] if is_implied else []
+    return [_parse("env=gymnasium")] if is_implied else []
 
 
 def _refuse_foreign(override: Override) -> None:

@@ -8,7 +8,9 @@ from segue.rollout.trajectory import Outcome
 
 def test_shares_are_counted_per_class_and_check() -> None:
     episodes = [
-        make_episode(info={"question_class": "max", "query_correct": True}, reward=1.2, num_tokens=90),
+        make_episode(
+            info={"question_class": "max", "query_correct": True, "is_success": True}, reward=1.2, num_tokens=90
+        ),
         make_episode(
             info={"question_class": "max", "query_correct": True},
             outcome=Outcome.failure,

@@ -84,6 +84,13 @@ def test_keyword_arguments_of_an_environment_need_no_plus() -> None:
     assert load_config(["env.kwargs={level: 2, names: [a, b]}"]).env.kwargs["names"] == ["a", "b"]
 
 
+def test_a_dictionary_given_whole_replaces_and_a_key_of_it_adds() -> None:
+    shipped = load_config([]).env.variants
+    assert load_config(["env.variants={}"]).env.variants == {}
+    assert load_config(["env.variants.easy={level: 1}"]).env.variants == {**shipped, "easy": {"level": 1}}
+    assert message("env.variants=3") == "env.variants must be a dictionary, got 3"
+
+
 def test_relative_paths_are_taken_from_the_launch_folder(tmp_path: Path) -> None:
     (tmp_path / "bpe.json").write_text("{}")
     config = load_config(
