@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+import tolerances
 import torch
 from torch import Tensor
-
-import tolerances
 
 Operator = Callable[..., Tensor | tuple[Tensor, ...]]
 

@@ -1,6 +1,6 @@
 """Bounds of the numeric tests. Loosening one is a decision record.
 
-Error of a tensor: RMS(result - reference) / RMS(reference), the reference computed in fp64 from the same rounded inputs.
+Error of a tensor: RMS(result - reference) / RMS(reference), the reference in fp64 from the same rounded inputs.
 """
 
 import torch
@@ -9,7 +9,7 @@ FP64_ERROR = 1e-10
 """Fast form against the reference, both in fp64, outputs and gradients."""
 
 TIMES_NAIVE = 2.0
-"""In fp32 and bf16 a fast form may have this multiple of the error of the reference run in the same dtype, plus a floor."""
+"""In fp32 and bf16 a fast form may have this multiple of the reference's error in the same dtype, plus a floor."""
 
 ERROR_FLOOR = {torch.float32: 3e-7, torch.bfloat16: 2e-3}
 """Added to the bound: about 2.5 units of fp32 rounding and half a unit of bf16, since a reference may round luckily."""

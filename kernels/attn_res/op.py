@@ -1,17 +1,20 @@
 """Attention residual: what a sublayer reads is a softmax mixture of earlier block representations.
 
-Letters: T tokens, D model width, J sources.
+Letters: T tokens, B tokens of a block, D model width, J sources.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+BLOCK_NUMEL = 1 << 17
+"""Elements of a source walked together: few enough for the cache, enough to make the cost of a call small."""
+
 
 class _AttnResMix(torch.autograd.Function):
-    """Keeps the sources and three numbers a token and source: probability, score, reciprocal RMS."""
+    """Walks blocks of tokens; keeps the sources and two numbers a token and source: score and reciprocal RMS."""
 
     @staticmethod
     def forward(ctx: Any, norm_weight: Tensor, proj_weight: Tensor, eps: float, *sources: Tensor) -> Tensor:
@@ -20,47 +23,55 @@ class _AttnResMix(torch.autograd.Function):
         query_D = norm_weight.to(dtype) * proj_weight.to(dtype)
         scores_JT = query_D.new_empty(len(sources), num_tokens)
         rstd_JT = torch.empty_like(scores_JT)
-        for j, source in enumerate(sources):
-            v_TD = source.to(dtype)
-            torch.mv(v_TD, query_D, out=scores_JT[j])
-            torch.linalg.vector_norm(v_TD, dim=-1, out=rstd_JT[j])
-        rstd_JT.square_().div_(width).add_(eps).rsqrt_()
-        scores_JT.mul_(rstd_JT)
-        p_JT = torch.softmax(scores_JT, dim=0)
-        out_TD = sources[0].to(dtype) * p_JT[0].unsqueeze(-1)
-        for j in range(1, len(sources)):
-            out_TD.addcmul_(sources[j].to(dtype), p_JT[j].unsqueeze(-1))
-        ctx.save_for_backward(norm_weight, proj_weight, p_JT, scores_JT, rstd_JT, *sources)
-        return out_TD.to(sources[0].dtype)
+        out_TD = torch.empty(num_tokens, width, dtype=sources[0].dtype, device=query_D.device)
+        for block in _blocks(num_tokens, width):
+            values = [source[block].to(dtype) for source in sources]
+            scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
+            for j, v_BD in enumerate(values):
+                torch.mv(v_BD, query_D, out=scores_JB[j])
+                torch.linalg.vector_norm(v_BD, dim=-1, out=rstd_JB[j])
+            rstd_JB.square_().div_(width).add_(eps).rsqrt_()
+            scores_JB *= rstd_JB
+            p_JB1 = torch.softmax(scores_JB, dim=0).unsqueeze(-1)
+            mix_BD = values[0] * p_JB1[0]
+            for v_BD, p_B1 in zip(values[1:], p_JB1[1:], strict=True):
+                mix_BD.addcmul_(v_BD, p_B1)
+            out_TD[block] = mix_BD
+        ctx.save_for_backward(norm_weight, proj_weight, scores_JT, rstd_JT, *sources)
+        return out_TD
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        norm_weight, proj_weight, p_JT, scores_JT, rstd_JT, *sources = ctx.saved_tensors
-        dtype = p_JT.dtype
-        grad_TD = grads[0].to(dtype)
-        width = grad_TD.shape[1]
+        norm_weight, proj_weight, scores_JT, rstd_JT, *sources = ctx.saved_tensors
+        dtype = scores_JT.dtype
+        num_tokens, width = sources[0].shape
         norm_D, proj_D = norm_weight.to(dtype), proj_weight.to(dtype)
         query_D = norm_D * proj_D
-        dscores_JT = torch.empty_like(p_JT)
-        for j, source in enumerate(sources):
-            torch.sum(grad_TD * source.to(dtype), dim=-1, out=dscores_JT[j])
-        dscores_JT -= (p_JT * dscores_JT).sum(0)
-        dscores_JT *= p_JT
-        # d score / d v = rstd * query - score * rstd^2 / D * v
-        along_query_JT = dscores_JT * rstd_JT
-        along_source_JT = (along_query_JT * rstd_JT).mul_(scores_JT).div_(-width)
         dquery_D = torch.zeros_like(query_D)
-        grad_sources = []
-        for j, source in enumerate(sources):
-            v_TD = source.to(dtype)
-            dquery_D.addmv_(v_TD.t(), along_query_JT[j])
-            dv_TD = grad_TD * p_JT[j].unsqueeze(-1)
-            dv_TD.addcmul_(v_TD, along_source_JT[j].unsqueeze(-1))
-            dv_TD.addr_(along_query_JT[j], query_D)
-            grad_sources.append(dv_TD.to(source.dtype))
+        grad_sources = [torch.empty(source.shape, dtype=source.dtype, device=source.device) for source in sources]
+        for block in _blocks(num_tokens, width):
+            values, grad_BD = [source[block].to(dtype) for source in sources], grads[0][block].to(dtype)
+            scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
+            p_JB = torch.softmax(scores_JB, dim=0)
+            dscores_JB = torch.stack([(grad_BD * v_BD).sum(-1) for v_BD in values])
+            dscores_JB -= (p_JB * dscores_JB).sum(0)
+            dscores_JB *= p_JB
+            # d score / d v = rstd query - score rstd^2 / D v = rstd (query + shrink v)
+            slope_JB1 = (dscores_JB * rstd_JB).unsqueeze(-1)
+            shrink_JB1 = (scores_JB * rstd_JB).div_(-width).unsqueeze(-1)
+            for j, v_BD in enumerate(values):
+                dv_BD = v_BD * slope_JB1[j]
+                dquery_D += dv_BD.sum(0)
+                dv_BD.mul_(shrink_JB1[j]).addcmul_(slope_JB1[j], query_D).addcmul_(grad_BD, p_JB[j].unsqueeze(-1))
+                grad_sources[j][block] = dv_BD
         grad_norm = (dquery_D * proj_D).to(norm_weight.dtype)
         grad_proj = (dquery_D * norm_D).to(proj_weight.dtype)
         return grad_norm, grad_proj, None, *grad_sources
+
+
+def _blocks(num_tokens: int, width: int) -> Iterator[slice]:
+    size = max(1, BLOCK_NUMEL // width)
+    return (slice(start, start + size) for start in range(0, num_tokens, size))
 
 
 def attn_res_mix(sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor, eps: float) -> Tensor:

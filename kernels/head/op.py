@@ -3,53 +3,69 @@
 Letters: T tokens, D model width, Y vocabulary; B tokens of a tile.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-TILE_BYTES = 1 << 21
+TILE_BYTES = 1 << 20
 """Upper size of one logits tile; a few such tiles are alive at once."""
+LOG2_E = math.log2(math.e)
 
 
 class _TokenLogprob(torch.autograd.Function):
-    """Walks token tiles; keeps the inputs and the entropy, and computes the logits again in backward."""
+    """Walks token tiles; keeps the inputs and two numbers a token, and computes the logits again in backward.
+
+    Logits are in units of log 2: torch's exp2, unlike its exp, takes no slow path on CPU where a result underflows.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, label_ids: Tensor, temperature: Tensor) -> Any:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         weight_YD = weight.to(dtype)
-        logprob_T = torch.empty(hidden.shape[0], dtype=dtype, device=hidden.device)
-        entropy_T = torch.empty_like(logprob_T)
+        label_T1 = label_ids.unsqueeze(1)
+        logprob_T1, entropy_T1, lse_T1 = torch.empty(3, hidden.shape[0], 1, dtype=dtype, device=hidden.device)
         for tile in _tiles(hidden.shape[0], weight_YD):
-            logprob_BY = _tile_logprob(_cooled(hidden[tile], temperature[tile], dtype), weight_YD)
-            torch.gather(logprob_BY, 1, label_ids[tile].unsqueeze(1), out=logprob_T[tile].unsqueeze(1))
-            torch.linalg.vecdot(logprob_BY.exp(), logprob_BY, out=entropy_T[tile])
-        entropy_T.neg_()
-        ctx.save_for_backward(hidden, weight, label_ids, temperature, entropy_T)
-        return logprob_T, entropy_T
+            logits_BY = _cooled(hidden[tile], temperature[tile], dtype) @ weight_YD.t()
+            max_B1 = logits_BY.amax(1, keepdim=True)
+            logits_BY -= max_B1
+            label_logit_B1 = logits_BY.gather(1, label_T1[tile])
+            p_BY = torch.exp2(logits_BY)
+            sum_B1 = p_BY.sum(1, keepdim=True)
+            log_sum_B1 = sum_B1.log2()
+            lse_T1[tile] = max_B1 + log_sum_B1
+            logprob_T1[tile] = label_logit_B1 - log_sum_B1
+            # entropy = log sum - sum p logit
+            entropy_T1[tile] = log_sum_B1 - p_BY.mul_(logits_BY).sum(1, keepdim=True).div_(sum_B1)
+        logprob_T1 /= LOG2_E
+        entropy_T1 /= LOG2_E
+        ctx.save_for_backward(hidden, weight, label_ids, temperature, lse_T1, entropy_T1)
+        return logprob_T1.squeeze(1), entropy_T1.squeeze(1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_logprob_T, grad_entropy_T = grads
-        hidden, weight, label_ids, temperature, entropy_T = ctx.saved_tensors
-        dtype = entropy_T.dtype
+        grad_logprob_T1, grad_entropy_T1 = (grad.unsqueeze(1) for grad in grads)
+        hidden, weight, label_ids, temperature, lse_T1, entropy_T1 = ctx.saved_tensors
+        dtype = entropy_T1.dtype
         weight_YD = weight.to(dtype)
-        grad_hidden = torch.empty_like(hidden)
+        label_T1 = label_ids.unsqueeze(1)
+        grad_hidden = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
         grad_weight_YD = torch.zeros_like(weight_YD)
+        # d logprob / d logit = onehot - p and d entropy / d logit = -p (log p + entropy), with log p = log2 p / log2 e
+        slope_T1 = grad_entropy_T1 * (-1.0 / LOG2_E)
+        offset_T1 = -grad_logprob_T1 - grad_entropy_T1 * entropy_T1
         for tile in _tiles(hidden.shape[0], weight_YD):
             cooled_BD = _cooled(hidden[tile], temperature[tile], dtype)
-            logprob_BY = _tile_logprob(cooled_BD, weight_YD)
-            # with z the tempered logits: d logprob / dz = onehot - p, d entropy / dz = -p (log p + entropy)
-            grad_logprob_B1, grad_entropy_B1 = grad_logprob_T[tile].unsqueeze(1), grad_entropy_T[tile].unsqueeze(1)
-            p_BY = logprob_BY.exp()
-            constant_B1 = -(grad_entropy_B1 * entropy_T[tile].unsqueeze(1)) - grad_logprob_B1
-            dz_BY = logprob_BY.mul_(-grad_entropy_B1).add_(constant_B1).mul_(p_BY)
-            dz_BY.scatter_add_(1, label_ids[tile].unsqueeze(1), grad_logprob_B1)
-            grad_weight_YD.addmm_(dz_BY.t(), cooled_BD)
-            grad_hidden[tile] = (dz_BY @ weight_YD).div_(temperature[tile].to(dtype).unsqueeze(1))
-        return grad_hidden, grad_weight_YD.to(weight.dtype), None, None
+            log2_p_BY = (cooled_BD @ weight_YD.t()).sub_(lse_T1[tile])
+            p_BY = torch.exp2(log2_p_BY)
+            dlogits_BY = log2_p_BY.mul_(slope_T1[tile]).add_(offset_T1[tile]).mul_(p_BY)
+            dlogits_BY.scatter_add_(1, label_T1[tile], grad_logprob_T1[tile])
+            grad_weight_YD.addmm_(dlogits_BY.t(), cooled_BD)
+            grad_hidden[tile] = (dlogits_BY @ weight_YD).div_(temperature[tile].to(dtype).unsqueeze(1))
+        # the cooled rows carry the factor log2 e
+        return grad_hidden, grad_weight_YD.div_(LOG2_E).to(weight.dtype), None, None
 
 
 def _tiles(num_tokens: int, weight_YD: Tensor) -> Iterator[slice]:
@@ -58,12 +74,9 @@ def _tiles(num_tokens: int, weight_YD: Tensor) -> Iterator[slice]:
 
 
 def _cooled(hidden_BD: Tensor, temperature_B: Tensor, dtype: torch.dtype) -> Tensor:
-    # dividing the hidden row costs D instead of Y operations a token
-    return hidden_BD.to(dtype) / temperature_B.to(dtype).unsqueeze(1)
-
-
-def _tile_logprob(cooled_BD: Tensor, weight_YD: Tensor) -> Tensor:
-    return torch.log_softmax(cooled_BD @ weight_YD.t(), dim=-1)
+    """Hidden rows whose products with the weight are tempered logits in units of log 2."""
+    # scaling a row costs D instead of Y operations a token
+    return hidden_BD.to(dtype) * (LOG2_E / temperature_B.to(dtype)).unsqueeze(1)
 
 
 def token_logprob(hidden: Tensor, weight: Tensor, label_ids: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:

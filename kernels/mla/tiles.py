@@ -7,6 +7,7 @@ Letters: T own tokens, N sequences, S keys of a tile, Q queries of a tile, H hea
 C = L + R, K = Dn + R query width, V value width, X = Dn + V expanded width.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,7 @@ KEY_TILE = 512
 """Rows expanded at once."""
 QUERY_TILE = 128
 """Queries attended at once; a tile of own keys stops at the last key that the queries see."""
+LOG2_E = math.log2(math.e)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,6 +28,8 @@ class _KeyTile:
     """Consecutive rows of one sequence and the queries that see at least one of them."""
 
     is_prior: bool
+    is_first: bool
+    """No earlier tile of the sequence."""
     rows: slice
     """Rows within `prior_rows` or `rows`."""
     queries: slice
@@ -33,7 +37,11 @@ class _KeyTile:
 
 
 class MlaAttention(torch.autograd.Function):
-    """Keeps the inputs, the output and the log-sum-exp of each query."""
+    """Keeps the inputs, the output and the log-sum-exp of each query.
+
+    Scores are in units of log 2: torch's exp2, unlike its exp, takes no slow path on CPU where a result underflows, as
+    every hidden key's does.
+    """
 
     @staticmethod
     def forward(
@@ -43,66 +51,113 @@ class MlaAttention(torch.autograd.Function):
         dtype = torch.promote_types(q.dtype, torch.float32)
         num_tokens, num_heads, query_width = q.shape
         key_width = query_width - (rows.shape[1] - kv_b.shape[2])
-        weight = kv_b.to(dtype)
+        q_HTK, weight_HXL = _scaled_queries(q, scale, dtype), kv_b.to(dtype)
         o_THV = torch.empty(num_tokens, num_heads, kv_b.shape[1] - key_width, dtype=dtype, device=q.device)
-        lse_HT = torch.full((num_heads, num_tokens), float("-inf"), dtype=dtype, device=q.device)
+        o_HTV = o_THV.transpose(0, 1)
+        lse_HT1 = torch.empty(num_heads, num_tokens, 1, dtype=dtype, device=q.device)
+        future_QQ = _future(q_HTK)
         for tile in _key_tiles(offsets, prior_offsets):
             rows_SC = (prior_rows if tile.is_prior else rows)[tile.rows].to(dtype)
-            keys_HSK, values_HSV = _expand(rows_SC, weight, key_width)
+            keys_HSK, values_HSV = _expand(rows_SC, weight_HXL, key_width)
             for queries, visible in _query_tiles(tile):
-                q_HQK = (q[queries].to(dtype) * scale).transpose(0, 1)
-                scores_HQS = torch.bmm(q_HQK, keys_HSK[:, :visible].transpose(1, 2))
-                _hide_future(scores_HQS, tile, queries)
-                _merge(o_THV, lse_HT, queries, scores_HQS, values_HSV[:, :visible])
-        ctx.save_for_backward(q, rows, prior_rows, kv_b, o_THV, lse_HT)
+                scores_HQS = _scores(q_HTK[:, queries], keys_HSK[:, :visible], tile, queries, future_QQ)
+                lse_HQ1 = scores_HQS.amax(-1, keepdim=True)
+                p_HQS = scores_HQS.sub_(lse_HQ1).exp2_()
+                sum_HQ1 = p_HQS.sum(-1, keepdim=True)
+                lse_HQ1 += sum_HQ1.log2()
+                o_HQV = torch.bmm(p_HQS, values_HSV[:, :visible]).div_(sum_HQ1)
+                if tile.is_first:
+                    o_HTV[:, queries] = o_HQV
+                    lse_HT1[:, queries] = lse_HQ1
+                else:
+                    _merge(o_HTV[:, queries], lse_HT1[:, queries], o_HQV, lse_HQ1)
+        ctx.save_for_backward(q, rows, prior_rows, kv_b, o_THV, lse_HT1)
         ctx.offsets, ctx.prior_offsets, ctx.scale = offsets, prior_offsets, scale
         return o_THV
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, rows, prior_rows, kv_b, o_THV, lse_HT = ctx.saved_tensors
-        dtype, scale = o_THV.dtype, ctx.scale
+        q, rows, prior_rows, kv_b, o_THV, lse_HT1 = ctx.saved_tensors
+        dtype = o_THV.dtype
         latent_width = kv_b.shape[2]
         key_width = q.shape[2] - (rows.shape[1] - latent_width)
-        weight = kv_b.to(dtype)
-        grad_THV = grads[0]
-        delta_HT1 = torch.linalg.vecdot(grad_THV, o_THV).t().unsqueeze(-1)
-        dq_THK = torch.zeros(q.shape, dtype=dtype, device=q.device)
+        q_HTK, weight_HXL = _scaled_queries(q, ctx.scale, dtype), kv_b.to(dtype)
+        grad_HTV = grads[0].transpose(0, 1)
+        delta_HT1 = (grads[0] * o_THV).sum(-1).t().unsqueeze(-1)
+        dq_HTK = torch.empty(q.shape, dtype=dtype, device=q.device).transpose(0, 1)
         drows, dprior_rows = torch.zeros_like(rows), torch.zeros_like(prior_rows)
-        dkv_b = torch.zeros_like(weight)
+        dweight_HXL = torch.zeros_like(weight_HXL)
+        future_QQ = _future(q_HTK)
         for tile in _key_tiles(ctx.offsets, ctx.prior_offsets):
             rows_SC = (prior_rows if tile.is_prior else rows)[tile.rows].to(dtype)
-            keys_HSK, values_HSV = _expand(rows_SC, weight, key_width)
+            keys_HSK, values_HSV = _expand(rows_SC, weight_HXL, key_width)
             dkeys_HSK, dvalues_HSV = torch.zeros_like(keys_HSK), torch.zeros_like(values_HSV)
             for queries, visible in _query_tiles(tile):
-                q_HQK = (q[queries].to(dtype) * scale).transpose(0, 1)
-                grad_HQV = grad_THV[queries].transpose(0, 1)
-                scores_HQS = torch.bmm(q_HQK, keys_HSK[:, :visible].transpose(1, 2))
-                _hide_future(scores_HQS, tile, queries)
-                p_HQS = scores_HQS.sub_(lse_HT[:, queries].unsqueeze(-1)).exp_()
-                dvalues_HSV[:, :visible].baddbmm_(p_HQS.transpose(1, 2), grad_HQV)
+                q_HQK, grad_HQV = q_HTK[:, queries], grad_HTV[:, queries]
+                scores_HQS = _scores(q_HQK, keys_HSK[:, :visible], tile, queries, future_QQ)
+                p_HQS = scores_HQS.sub_(lse_HT1[:, queries]).exp2_()
+                dvalues_HSV[:, :visible] += torch.bmm(p_HQS.transpose(1, 2), grad_HQV)
                 dscores_HQS = torch.bmm(grad_HQV, values_HSV[:, :visible].transpose(1, 2))
                 dscores_HQS.sub_(delta_HT1[:, queries]).mul_(p_HQS)
-                dq_THK[queries] += torch.bmm(dscores_HQS, keys_HSK[:, :visible]).transpose(0, 1)
-                dkeys_HSK[:, :visible].baddbmm_(dscores_HQS.transpose(1, 2), q_HQK)
+                dkeys_HSK[:, :visible] += torch.bmm(dscores_HQS.transpose(1, 2), q_HQK)
+                dq_HQK = torch.bmm(dscores_HQS, keys_HSK[:, :visible])
+                if tile.is_first:
+                    dq_HTK[:, queries] = dq_HQK
+                else:
+                    dq_HTK[:, queries] += dq_HQK
+            # the queries carry the factor log2 e
+            dkeys_HSK *= 1.0 / LOG2_E
             dexpanded_HSX = torch.cat([dkeys_HSK[..., :key_width], dvalues_HSV], dim=-1)
-            dkv_b += torch.matmul(dexpanded_HSX.transpose(1, 2), rows_SC[:, :latent_width])
+            dweight_HXL += torch.matmul(dexpanded_HSX.transpose(1, 2), rows_SC[:, :latent_width])
             drows_SC = (dprior_rows if tile.is_prior else drows)[tile.rows]
-            drows_SC[:, :latent_width] = torch.matmul(dexpanded_HSX, weight).sum(0)
+            drows_SC[:, :latent_width] = torch.bmm(dexpanded_HSX, weight_HXL).sum(0)
             drows_SC[:, latent_width:] = dkeys_HSK[..., key_width:].sum(0)
-        return dq_THK.mul_(scale).to(q.dtype), drows, dprior_rows, dkv_b.to(kv_b.dtype), None, None, None
+        dq = dq_HTK.transpose(0, 1).mul_(ctx.scale).to(q.dtype)
+        return dq, drows, dprior_rows, dweight_HXL.to(kv_b.dtype), None, None, None
+
+
+def _scaled_queries(q: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """Queries whose products with keys are scores in units of log 2."""
+    return (q.to(dtype) * (scale * LOG2_E)).transpose(0, 1)
+
+
+def _future(like: Tensor) -> Tensor:
+    """Minus infinity where the column lies right of the row."""
+    return like.new_full((QUERY_TILE, QUERY_TILE), float("-inf")).triu_(1)
+
+
+def _scores(q_HQK: Tensor, keys_HSK: Tensor, tile: _KeyTile, queries: slice, future_QQ: Tensor) -> Tensor:
+    """Scores of a query tile, minus infinity where a key comes after its query."""
+    scores_HQS = torch.bmm(q_HQK, keys_HSK.transpose(1, 2))
+    # the tile's key of the first query; keys up to there are seen by all queries
+    first = queries.start - tile.rows.start
+    num_queries, num_keys = scores_HQS.shape[1:]
+    if not tile.is_prior and first < num_keys:
+        scores_HQS[:, :, first:] += future_QQ[:num_queries, : num_keys - first]
+    return scores_HQS
+
+
+def _merge(o_HQV: Tensor, lse_HQ1: Tensor, new_o_HQV: Tensor, new_lse_HQ1: Tensor) -> None:
+    """Add a tile's attention, in place, to what its queries have seen so far."""
+    merged_HQ1 = torch.logaddexp2(lse_HQ1, new_lse_HQ1)
+    o_HQV *= (lse_HQ1 - merged_HQ1).exp2_()
+    o_HQV += new_o_HQV.mul_((new_lse_HQ1 - merged_HQ1).exp2_())
+    lse_HQ1.copy_(merged_HQ1)
 
 
 def _key_tiles(offsets: list[int], prior_offsets: list[int]) -> Iterator[_KeyTile]:
     for n, (begin, end) in enumerate(pairwise(offsets)):
         if begin == end:
             continue
-        for start in range(prior_offsets[n], prior_offsets[n + 1], KEY_TILE):
-            stop = min(start + KEY_TILE, prior_offsets[n + 1])
-            yield _KeyTile(is_prior=True, rows=slice(start, stop), queries=slice(begin, end))
+        prior_begin, prior_end = prior_offsets[n : n + 2]
+        for start in range(prior_begin, prior_end, KEY_TILE):
+            rows = slice(start, min(start + KEY_TILE, prior_end))
+            yield _KeyTile(is_prior=True, is_first=start == prior_begin, rows=rows, queries=slice(begin, end))
+        has_prior = prior_begin < prior_end
         for start in range(begin, end, KEY_TILE):
-            stop = min(start + KEY_TILE, end)
-            yield _KeyTile(is_prior=False, rows=slice(start, stop), queries=slice(start, end))
+            rows = slice(start, min(start + KEY_TILE, end))
+            is_first = start == begin and not has_prior
+            yield _KeyTile(is_prior=False, is_first=is_first, rows=rows, queries=slice(start, end))
 
 
 def _query_tiles(tile: _KeyTile) -> Iterator[tuple[slice, int]]:
@@ -121,33 +176,3 @@ def _expand(rows_SC: Tensor, weight_HXL: Tensor, key_width: int) -> tuple[Tensor
     shared_SHR = rows_SC[:, None, latent_width:].expand(-1, num_heads, -1)
     keys_SHK = torch.cat([expanded_SHX[..., :key_width], shared_SHR], dim=-1)
     return keys_SHK.transpose(0, 1), expanded_SHX[..., key_width:].transpose(0, 1)
-
-
-def _hide_future(scores_HQS: Tensor, tile: _KeyTile, queries: slice) -> None:
-    if tile.is_prior:
-        return
-    # query i of the tile sees keys up to its own position: column <= i + first
-    first = queries.start - tile.rows.start
-    num_queries, num_keys = scores_HQS.shape[1:]
-    if num_keys > first + 1:
-        block = scores_HQS[:, :, first:]
-        future = torch.ones(num_queries, num_keys - first, dtype=torch.bool, device=block.device).triu_(1)
-        block.masked_fill_(future, float("-inf"))
-
-
-def _merge(o_THV: Tensor, lse_HT: Tensor, queries: slice, scores_HQS: Tensor, values_HSV: Tensor) -> None:
-    """Add a tile's attention to what the queries have seen so far."""
-    max_HQ1 = scores_HQS.amax(-1, keepdim=True)
-    p_HQS = scores_HQS.sub_(max_HQ1).exp_()
-    sum_HQ1 = p_HQS.sum(-1, keepdim=True)
-    o_HQV = torch.bmm(p_HQS, values_HSV).div_(sum_HQ1)
-    lse_HQ1 = max_HQ1.add_(sum_HQ1.log_())
-    seen_HQ1 = lse_HT[:, queries].unsqueeze(-1)
-    merged_HQ1 = torch.logaddexp(seen_HQ1, lse_HQ1)
-    target_HQV = o_THV[queries].transpose(0, 1)
-    seen_share_HQ1 = torch.exp(seen_HQ1 - merged_HQ1)
-    if bool(torch.isinf(seen_HQ1).all()):
-        target_HQV.copy_(o_HQV)
-    else:
-        target_HQV.mul_(seen_share_HQ1).addcmul_(o_HQV, torch.exp(lse_HQ1 - merged_HQ1))
-    lse_HT[:, queries] = merged_HQ1.squeeze(-1)

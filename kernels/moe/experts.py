@@ -1,107 +1,110 @@
-"""The experts as one function: pairs of (token, expert) sorted by expert, one matrix product an expert.
+"""The experts as one function: pairs of (token, expert) sorted by expert, one matrix product an expert and matrix.
 
-The routing weight multiplies the hidden activation (the down projection is linear), so that its gradient needs no
-expert output.
+The sorted pairs are walked in blocks that stay in the cache from the gather to the scatter. The routing weight
+multiplies the hidden activation (the down projection is linear), so that its gradient needs no expert output.
 
-Letters: T tokens, E experts, k chosen experts, P = T k pairs, L expert input width, F expert hidden width.
+Letters: T tokens, E experts, k chosen experts, P = T k pairs, B pairs of a block, L expert input width, F expert hidden
+width.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from segue.kernels.situ.pointwise import situ_backward, situ_forward, swiglu_backward, swiglu_forward
+from segue.kernels.moe.padded import padded_experts
+from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
+
+BLOCK_PAIRS = 1024
+"""Pairs of a block: few enough for the cache, enough to make the cost of a call small."""
+PADDED_MAX_PAIRS_PER_EXPERT = 24
+"""Up to this mean load the forward runs all experts in one batched product: the loop would be all overhead."""
 
 
 class Experts(torch.autograd.Function):
-    """Keeps the inputs and both hidden pre-activations of each pair."""
+    """Keeps the inputs and the order of the pairs, and computes the hidden activations again in backward."""
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, expert_ids: Tensor, weights: Tensor, w1: Tensor, w3: Tensor, w2: Tensor,
-        caps: tuple[float, float] | None,
-    ) -> Tensor:  # fmt: skip
-        num_tokens, top_k = expert_ids.shape
-        num_experts, hidden, width = w1.shape
+        ctx: Any, z: Tensor, expert_ids: Tensor, weights: Tensor, w1: Tensor, w3: Tensor, w2: Tensor, caps: Caps | None
+    ) -> Tensor:
+        dtype = torch.promote_types(z.dtype, torch.float32)
         order_P = torch.argsort(expert_ids.reshape(-1), stable=True)
-        counts = torch.bincount(expert_ids.reshape(-1), minlength=num_experts).tolist()
-        token_P = order_P // top_k
-        z_PL = z.index_select(0, token_P)
-        gate_PF = z.new_empty(num_tokens * top_k, hidden)
-        up_PF = torch.empty_like(gate_PF)
-        for expert, rows in _runs(counts):
-            torch.mm(z_PL[rows], w1[expert].t(), out=gate_PF[rows])
-            torch.mm(z_PL[rows], w3[expert].t(), out=up_PF[rows])
-        weights_P1 = weights.reshape(-1)[order_P].unsqueeze(1)
-        hidden_PF = _activate(gate_PF, up_PF, caps).mul_(weights_P1).to(z.dtype)
-        out_PL = z.new_empty(num_tokens * top_k, width)
-        for expert, rows in _runs(counts):
-            torch.mm(hidden_PF[rows], w2[expert].t(), out=out_PL[rows])
-        ctx.save_for_backward(z, expert_ids, weights, w1, w3, w2, order_P, gate_PF, up_PF)
+        counts = torch.bincount(expert_ids.reshape(-1), minlength=w1.shape[0]).tolist()
+        ctx.save_for_backward(z, expert_ids, weights, w1, w3, w2, order_P)
         ctx.caps, ctx.counts = caps, counts
-        return _sum_pairs(out_PL, order_P, top_k)
+        token_P = order_P // expert_ids.shape[1]
+        weights_P1 = weights.reshape(-1).index_select(0, order_P).unsqueeze(1).to(dtype)
+        u_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
+        if 0 < order_P.numel() <= PADDED_MAX_PAIRS_PER_EXPERT * w1.shape[0]:
+            out_PL = padded_experts(z, token_P, counts, weights_P1, w1, w3, w2, caps)
+            return u_TL.index_add_(0, token_P, out_PL.to(dtype)).to(z.dtype)
+        w1_ELF, w3_ELF, w2_EFL = (weight.transpose(1, 2).unbind() for weight in (w1, w3, w2))
+        for block, experts, sizes in _blocks(counts):
+            z_BL = z.index_select(0, token_P[block])
+            gate_BF = _per_expert(z_BL, w1_ELF[experts], sizes).to(dtype)
+            up_BF = _per_expert(z_BL, w3_ELF[experts], sizes).to(dtype)
+            hidden_BF = gated_forward(gate_BF, up_BF, caps).mul_(weights_P1[block]).to(z.dtype)
+            u_TL.index_add_(0, token_P[block], _per_expert(hidden_BF, w2_EFL[experts], sizes).to(dtype))
+        return u_TL.to(z.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        z, expert_ids, weights, w1, w3, w2, order_P, gate_PF, up_PF = ctx.saved_tensors
-        top_k = expert_ids.shape[1]
-        token_P = order_P // top_k
-        z_PL = z.index_select(0, token_P)
-        grad_PL = grads[0].index_select(0, token_P)
-        dhidden_PF = torch.empty_like(gate_PF)
-        for expert, rows in _runs(ctx.counts):
-            torch.mm(grad_PL[rows], w2[expert], out=dhidden_PF[rows])
-        weights_P1 = weights.reshape(-1)[order_P].unsqueeze(1)
-        dgate_PF, dup_PF, hidden_PF, dweights_P = _differentiate(dhidden_PF, gate_PF, up_PF, weights_P1, ctx.caps)
+        z, expert_ids, weights, w1, w3, w2, order_P = ctx.saved_tensors
+        dtype = torch.promote_types(z.dtype, torch.float32)
+        token_P = order_P // expert_ids.shape[1]
+        weights_P1 = weights.reshape(-1).index_select(0, order_P).unsqueeze(1).to(dtype)
+        dz_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
         dw1, dw3, dw2 = torch.zeros_like(w1), torch.zeros_like(w3), torch.zeros_like(w2)
-        dz_PL = torch.empty_like(z_PL)
-        for expert, rows in _runs(ctx.counts):
-            torch.mm(dgate_PF[rows].t(), z_PL[rows], out=dw1[expert])
-            torch.mm(dup_PF[rows].t(), z_PL[rows], out=dw3[expert])
-            torch.mm(grad_PL[rows].t(), hidden_PF[rows], out=dw2[expert])
-            torch.mm(dgate_PF[rows], w1[expert], out=dz_PL[rows])
-            dz_PL[rows].addmm_(dup_PF[rows], w3[expert])
-        dweights = torch.empty_like(weights)
-        dweights.reshape(-1)[order_P] = dweights_P.to(weights.dtype)
-        return _sum_pairs(dz_PL, order_P, top_k), None, dweights, dw1, dw3, dw2, None
+        dweights_P = torch.empty(order_P.shape, dtype=weights.dtype, device=z.device)
+        w1_ELF, w3_ELF = w1.transpose(1, 2).unbind(), w3.transpose(1, 2).unbind()
+        w1_EFL, w3_EFL, w2_ELF = w1.unbind(), w3.unbind(), w2.unbind()
+        dw1_EFL, dw3_EFL, dw2_ELF = dw1.unbind(), dw3.unbind(), dw2.unbind()
+        for block, experts, sizes in _blocks(ctx.counts):
+            z_BL, grad_BL = z.index_select(0, token_P[block]), grads[0].index_select(0, token_P[block])
+            gate_BF = _per_expert(z_BL, w1_ELF[experts], sizes).to(dtype)
+            up_BF = _per_expert(z_BL, w3_ELF[experts], sizes).to(dtype)
+            dhidden_BF = _per_expert(grad_BL, w2_ELF[experts], sizes).to(dtype)
+            weights_B1 = weights_P1[block]
+            dgate_BF, dup_BF, hidden_BF = gated_backward(dhidden_BF * weights_B1, gate_BF, up_BF, ctx.caps)
+            dweights_P[block] = dhidden_BF.mul_(hidden_BF).sum(1)
+            hidden_BF = hidden_BF.mul_(weights_B1).to(z.dtype)
+            dgate_BF, dup_BF = dgate_BF.to(z.dtype), dup_BF.to(z.dtype)
+            dz_BL = _per_expert(dgate_BF, w1_EFL[experts], sizes)
+            _add_per_expert(dz_BL.split(sizes), dup_BF.split(sizes), w3_EFL[experts])
+            dz_TL.index_add_(0, token_P[block], dz_BL.to(dtype))
+            _add_per_expert(dw1_EFL[experts], dgate_BF.t().split(sizes, 1), z_BL.split(sizes))
+            _add_per_expert(dw3_EFL[experts], dup_BF.t().split(sizes, 1), z_BL.split(sizes))
+            _add_per_expert(dw2_ELF[experts], grad_BL.t().split(sizes, 1), hidden_BF.split(sizes))
+        dweights = torch.empty_like(dweights_P).index_copy_(0, order_P, dweights_P).view(expert_ids.shape)
+        return dz_TL.to(z.dtype), None, dweights, dw1, dw3, dw2, None
 
 
-def _runs(counts: list[int]) -> list[tuple[int, slice]]:
-    """Experts that have pairs, with their rows among the sorted pairs."""
-    runs, start = [], 0
-    for expert, count in enumerate(counts):
-        if count:
-            runs.append((expert, slice(start, start + count)))
-            start += count
-    return runs
+def _per_expert(x_BI: Tensor, weights_IO: Sequence[Tensor], sizes: list[int]) -> Tensor:
+    """Product of the rows of each expert with its matrix."""
+    out_BO = x_BI.new_empty(x_BI.shape[0], weights_IO[0].shape[1])
+    for x_SI, weight_IO, out_SO in zip(x_BI.split(sizes), weights_IO, out_BO.split(sizes), strict=True):
+        torch.mm(x_SI, weight_IO, out=out_SO)
+    return out_BO
 
 
-def _activate(gate: Tensor, up: Tensor, caps: tuple[float, float] | None) -> Tensor:
-    dtype = torch.promote_types(gate.dtype, torch.float32)
-    gate, up = gate.to(dtype), up.to(dtype)
-    return swiglu_forward(gate, up) if caps is None else situ_forward(gate, up, *caps)
+def _add_per_expert(sums: Sequence[Tensor], lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> None:
+    """Add each expert's product in place."""
+    for total, left, right in zip(sums, lefts, rights, strict=True):
+        total.addmm_(left, right)
 
 
-def _differentiate(
-    dhidden: Tensor, gate: Tensor, up: Tensor, weights_P1: Tensor, caps: tuple[float, float] | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of gate, up and pair weight, and the weighted hidden activation again."""
-    out_dtype = gate.dtype
-    dtype = torch.promote_types(out_dtype, torch.float32)
-    dhidden, gate, up = dhidden.to(dtype), gate.to(dtype), up.to(dtype)
-    weighted = dhidden * weights_P1
-    dgate, dup, value = (
-        swiglu_backward(weighted, gate, up) if caps is None else situ_backward(weighted, gate, up, *caps)
-    )
-    dweights = dhidden.mul_(value).sum(1)
-    return dgate.to(out_dtype), dup.to(out_dtype), value.mul_(weights_P1).to(out_dtype), dweights
+def _blocks(counts: list[int]) -> Iterator[tuple[slice, slice, list[int]]]:
+    """Blocks of consecutive sorted pairs: pairs, experts, and how many pairs of the block each of these has.
 
-
-def _sum_pairs(values_PL: Tensor, order_P: Tensor, top_k: int) -> Tensor:
-    """Sum of a token's pairs, always in the order of its choices."""
-    place_P = torch.empty_like(order_P)
-    place_P[order_P] = torch.arange(order_P.numel(), device=order_P.device)
-    dtype = torch.promote_types(values_PL.dtype, torch.float32)
-    pairs_TkL = values_PL.index_select(0, place_P).view(-1, top_k, values_PL.shape[1])
-    return pairs_TkL.sum(1, dtype=dtype).to(values_PL.dtype)
+    A block's border may cut an expert in two.
+    """
+    ends = list(accumulate(counts))
+    for start in range(0, ends[-1], BLOCK_PAIRS):
+        stop = min(start + BLOCK_PAIRS, ends[-1])
+        first, last = bisect_right(ends, start), bisect_left(ends, stop)
+        cuts = [start, *ends[first:last], stop]
+        yield slice(start, stop), slice(first, last + 1), [after - before for before, after in pairwise(cuts)]

@@ -1,35 +1,50 @@
 """Gated activations of every MLP: SiTU-GLU (Kimi-K3) and SwiGLU (Kimi-Linear)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from segue.kernels.situ.pointwise import situ_backward, situ_forward, swiglu_backward, swiglu_forward
+from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
+
+BLOCK_NUMEL = 1 << 16
+"""Elements computed together: few enough for the cache, enough to make the cost of a call small."""
 
 
 class _GatedActivation(torch.autograd.Function):
-    """Keeps the two inputs and recomputes the rest. `caps` is (beta, linear_beta), or None for SwiGLU."""
+    """Keeps the two inputs and recomputes the rest, block by block of rows."""
 
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, caps: tuple[float, float] | None) -> Tensor:
+    def forward(ctx: Any, gate: Tensor, up: Tensor, caps: Caps | None) -> Tensor:
         ctx.save_for_backward(gate, up)
         ctx.caps = caps
         dtype = torch.promote_types(gate.dtype, torch.float32)
-        gate_f, up_f = gate.to(dtype), up.to(dtype)
-        out = swiglu_forward(gate_f, up_f) if caps is None else situ_forward(gate_f, up_f, *caps)
-        return out.to(gate.dtype)
+        out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+        for gate_b, up_b, out_b in _blocks(gate, up, out):
+            out_b.copy_(gated_forward(gate_b.to(dtype), up_b.to(dtype), caps))
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         gate, up = ctx.saved_tensors
         dtype = torch.promote_types(gate.dtype, torch.float32)
-        grad_f, gate_f, up_f = grads[0].to(dtype), gate.to(dtype), up.to(dtype)
-        if ctx.caps is None:
-            grad_gate, grad_up, _ = swiglu_backward(grad_f, gate_f, up_f)
-        else:
-            grad_gate, grad_up, _ = situ_backward(grad_f, gate_f, up_f, *ctx.caps)
-        return grad_gate.to(gate.dtype), grad_up.to(up.dtype), None
+        grad_gate = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+        grad_up = torch.empty(up.shape, dtype=up.dtype, device=up.device)
+        for grad_b, gate_b, up_b, out_gate_b, out_up_b in _blocks(grads[0], gate, up, grad_gate, grad_up):
+            result_gate, result_up, _ = gated_backward(grad_b.to(dtype), gate_b.to(dtype), up_b.to(dtype), ctx.caps)
+            out_gate_b.copy_(result_gate)
+            out_up_b.copy_(result_up)
+        return grad_gate, grad_up, None
+
+
+def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows of each tensor, as views wherever the layout allows it; the freshly allocated ones always are."""
+    width = tensors[0].shape[-1]
+    flat = [tensor.reshape(-1, width) for tensor in tensors]
+    size = max(1, BLOCK_NUMEL // max(1, width))
+    for start in range(0, flat[0].shape[0], size):
+        yield tuple(tensor[start : start + size] for tensor in flat)
 
 
 def situ_glu(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tensor:
@@ -38,7 +53,7 @@ def situ_glu(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tenso
     `out = beta tanh(gate/beta) sigmoid(gate) * linear_beta tanh(up/linear_beta)`
 
     Args:
-        gate: any shape and floating dtype; carries gradient.
+        gate: [..., F], any floating dtype; carries gradient.
         up: like `gate`.
         beta: cap of the gate factor; > 0.
         linear_beta: cap of the linear factor; > 0.
