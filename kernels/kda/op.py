@@ -56,7 +56,7 @@ def kda(
     parameters = [x.to(dtype) for x in (A_log_H, dt_bias, state_NHVK)]
     if T == 0:
         return v_THV, parameters[-1]
-    tokens = [q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH]
+    tokens = [x.contiguous() for x in (q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH)]
     max_block = BLOCK_NUMBERS // (CHUNK * K)
     layout = chunk_layout(bounds, H, max_block, v_THV.device)
     if lower_bound is None:
