@@ -63,7 +63,8 @@ class Agent:
 
     An episode ends where its environment says so; with a turn that leaves the grammar (`malformed`); with a turn that
     calls no tool, which is the policy's last word and no success; at a bound on turns, tokens or seconds; or with a
-    failure, typed by the boundary that it crossed.
+    failure, typed by the boundary that it crossed. Results that no turn would follow are not put into the stream, and
+    neither is the turn that was being sampled when time ran out.
 
     Invariants:
         Every way to end, and what is trainable then: tests/unit/rollout/test_agent.py.
@@ -137,7 +138,7 @@ class Agent:
         reply = await self.environments.reset(episode.session_id.episode_id, task.seed, task.options)
         episode.info.update(reply.info)
         session = episode.session = prefix.open(episode.session_id, reply)
-        for _ in range(self.config.max_turns):
+        for num_turns_left in reversed(range(self.config.max_turns)):
             if len(session) >= max_tokens:
                 return Outcome.truncated_length
             room = min(max_tokens - len(session), self.config.max_turn_tokens)
@@ -153,6 +154,8 @@ class Agent:
             results, end = await self._run_calls(episode, turn, said)
             if end is not None:
                 return end
+            if not num_turns_left:
+                break
             observation = self.chat.render_tool_results(results)
             if len(session) + len(observation) >= max_tokens:
                 return Outcome.truncated_length

@@ -185,15 +185,16 @@ class NativeEngine:
         """Give memory to waiting requests, oldest session first; one that must wait holds up those behind it."""
         ready: list[Request] = []
         while self._waiting and len(self._feeding) + len(self._batch) + len(ready) < self._max_sessions:
-            request = self._waiting[0][2]
+            entry = heapq.heappop(self._waiting)
+            request = entry[2]
             parent = self._parent(request)
             if parent is not None and not parent.is_ready_to_fork:
                 parent.waiting_forks.append(request)
             elif self._give_memory(request, parent):
                 self._put_to_work(request, ready)
             else:
+                heapq.heappush(self._waiting, entry)
                 break
-            heapq.heappop(self._waiting)
         self._batch.add(ready)
 
     def _parent(self, request: Request) -> CachedState | None:
@@ -256,7 +257,7 @@ class NativeEngine:
             token_ids=torch.from_numpy(np.concatenate(chunks).astype(np.int64)).to(self._device),
             offsets=torch.from_numpy(borders).to(self._device),
         )
-        with self.stats.prefill.measure(int(borders[-1])), torch.inference_mode():
+        with self.stats.prefill.measure(int(borders[-1])), torch.no_grad():
             _, experts = self._forward(inputs, view)
             rows = experts.cpu().numpy().astype(np.uint16)
         for request, start, chunk_rows in zip(fed, starts, np.split(rows, borders[1:-1]), strict=True):
@@ -274,7 +275,7 @@ class NativeEngine:
     def _decode(self) -> None:
         """Sample one token of every session in the batch."""
         batch = self._batch
-        with self.stats.decode.measure(len(batch)), torch.inference_mode():
+        with self.stats.decode.measure(len(batch)), torch.no_grad():
             hidden, experts = self._forward(batch.inputs(), batch.view)
             ids, logprobs = batch.sample(hidden, self._model.lm_head.weight)
             finished = batch.record(ids, logprobs, experts, self.version)

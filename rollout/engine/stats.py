@@ -35,8 +35,7 @@ class EngineStats:
     prefill: Phase = field(default_factory=Phase)
     """Forwards that feed given tokens."""
     decode: Phase = field(default_factory=Phase)
-    """Forwards that sample a token for each token fed."""
-    num_sampled_tokens: int = 0
+    """Forwards that sample a token for each token that they feed."""
     num_admitted: int = 0
     """Times that a session was given memory for a state."""
     num_forked: int = 0
