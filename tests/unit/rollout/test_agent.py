@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_cases import make_config, make_model
 from rollout_cases import VERSION, FakeEnvironments, make_engine, make_reply, make_sampling, run
 
 from segue.conf.schema import EnvConfig, RolloutConfig, Skill
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.model.tokenizer.byte import ByteTokenizer
 from segue.rollout.agent import Agent, TaskPrefix
-from segue.rollout.chat import AssistantCall, AssistantTurn, Chat
+from segue.rollout.chat import AssistantCall, AssistantTurn, CallResult, Chat
 from segue.rollout.demonstration import demonstration_script
 from segue.rollout.engine.base import EngineFailure
 from segue.rollout.engine.scripted import ScriptedEngine
@@ -78,8 +79,6 @@ def prompt() -> list[int]:
 
 def results(*texts: str) -> list[int]:
     """The stream between two turns."""
-    from segue.rollout.chat import CallResult
-
     return CHAT.render_tool_results(
         [CallResult(tool="look", index=index, text=text) for index, text in enumerate(texts, start=1)]
     ).tolist()
@@ -387,8 +386,6 @@ def test_the_sql_expert_solves_its_tasks():
 
 
 def test_a_native_engine_plays_a_group():
-    from model_cases import make_config, make_model
-
     model = make_model(make_config(vocab_size=CHAT.tokenizer.vocab_size))
     engine = make_engine(model, num_pages=400, prefill_chunk_tokens=100)
     config = RolloutConfig(max_turn_tokens=6, max_episode_tokens=1000)
@@ -396,9 +393,9 @@ def test_a_native_engine_plays_a_group():
     group = run(agent.run_group(TASK, group_id="g", size=4, made_by="actor"))
     validate_group(group)
     for trajectory in group.trajectories:
-        # random weights end no message within six tokens
-        assert trajectory.outcome is Outcome.truncated_length
-        assert trajectory.trainable.sum() == 6
+        # random weights write no turn: cut after six tokens, or ended too early
+        assert trajectory.outcome in (Outcome.truncated_length, Outcome.malformed)
+        assert trajectory.trainable.sum() == 6 or trajectory.token_ids[-1] in CHAT.stop_ids
         assert (trajectory.behaviour_logprob[trajectory.trainable] < 0).all()
         assert trajectory.expert_ids is not None and trajectory.expert_ids.shape == (trajectory.num_tokens, 4, 2)
     assert engine.stats.num_forked == 4
