@@ -100,7 +100,7 @@ class Chat:
         ids: list[int] = []
         if tools:
             ids += write.open("message", {"role": "system", "type": "tool-declare"})
-            ids += write.constant(f"```json\n{_declaration(tools)}\n```")
+            ids += write.constant(f"```json\n{declaration(tools)}\n```")
             ids += write.end_message()
         if system:
             ids += write.open("message", {"role": "system"})
@@ -251,7 +251,8 @@ def _finite_float(text: str) -> float:
     return value
 
 
-def _declaration(tools: Sequence[ToolSpec]) -> str:
+def declaration(tools: Sequence[ToolSpec]) -> str:
+    """The tools as JSON: keys sorted, no spaces."""
     return _dumps(
         [
             {
