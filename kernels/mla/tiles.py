@@ -61,16 +61,16 @@ class MlaAttention(torch.autograd.Function):
             keys_HSK, values_HSV = _expand(rows_SC, weight_HXL, key_width)
             for queries, visible in _query_tiles(tile):
                 scores_HQS = _scores(q_HTK[:, queries], keys_HSK[:, :visible], tile, queries, future_QQ)
-                lse_HQ1 = scores_HQS.amax(-1, keepdim=True)
-                p_HQS = scores_HQS.sub_(lse_HQ1).exp2_()
+                max_HQ1 = scores_HQS.amax(-1, keepdim=True)
+                p_HQS = scores_HQS.sub_(max_HQ1).exp2_()
                 sum_HQ1 = p_HQS.sum(-1, keepdim=True)
-                lse_HQ1 += sum_HQ1.log2()
-                o_HQV = torch.bmm(p_HQS, values_HSV[:, :visible]).div_(sum_HQ1)
+                unscaled_o_HQV = torch.bmm(p_HQS, values_HSV[:, :visible])
+                o_HQV, lse_HQ1 = o_HTV[:, queries], lse_HT1[:, queries]
                 if tile.is_first:
-                    o_HTV[:, queries] = o_HQV
-                    lse_HT1[:, queries] = lse_HQ1
+                    torch.div(unscaled_o_HQV, sum_HQ1, out=o_HQV)
+                    torch.add(max_HQ1, sum_HQ1.log2_(), out=lse_HQ1)
                 else:
-                    _merge(o_HTV[:, queries], lse_HT1[:, queries], o_HQV, lse_HQ1)
+                    _merge(o_HQV, lse_HQ1, unscaled_o_HQV, max_HQ1, sum_HQ1)
         ctx.save_for_backward(q, rows, prior_rows, kv_b, o_THV, lse_HT1)
         ctx.offsets, ctx.prior_offsets, ctx.scale = offsets, prior_offsets, scale
         return o_THV
@@ -84,9 +84,9 @@ class MlaAttention(torch.autograd.Function):
         q_HTK, weight_HXL = _scaled_queries(q, ctx.scale, dtype), kv_b.to(dtype)
         grad_HTV = grads[0].transpose(0, 1)
         delta_HT1 = (grads[0] * o_THV).sum(-1).t().unsqueeze(-1)
-        dq_HTK = torch.empty(q.shape, dtype=dtype, device=q.device).transpose(0, 1)
+        dq_HTK = torch.zeros(q.shape, dtype=dtype, device=q.device).transpose(0, 1)
         drows, dprior_rows = torch.zeros_like(rows), torch.zeros_like(prior_rows)
-        dweight_HXL = torch.zeros_like(weight_HXL)
+        dweight_XL = torch.zeros_like(weight_HXL.flatten(0, 1))
         future_QQ = _future(q_HTK)
         for tile in _key_tiles(ctx.offsets, ctx.prior_offsets):
             rows_SC = (prior_rows if tile.is_prior else rows)[tile.rows].to(dtype)
@@ -100,20 +100,17 @@ class MlaAttention(torch.autograd.Function):
                 dscores_HQS = torch.bmm(grad_HQV, values_HSV[:, :visible].transpose(1, 2))
                 dscores_HQS.sub_(delta_HT1[:, queries]).mul_(p_HQS)
                 dkeys_HSK[:, :visible] += torch.bmm(dscores_HQS.transpose(1, 2), q_HQK)
-                dq_HQK = torch.bmm(dscores_HQS, keys_HSK[:, :visible])
-                if tile.is_first:
-                    dq_HTK[:, queries] = dq_HQK
-                else:
-                    dq_HTK[:, queries] += dq_HQK
+                dq_HTK[:, queries] += torch.bmm(dscores_HQS, keys_HSK[:, :visible])
             # the queries carry the factor log2 e
             dkeys_HSK *= 1.0 / LOG2_E
             dexpanded_HSX = torch.cat([dkeys_HSK[..., :key_width], dvalues_HSV], dim=-1)
-            dweight_HXL += torch.matmul(dexpanded_HSX.transpose(1, 2), rows_SC[:, :latent_width])
+            dexpanded_SX = dexpanded_HSX.transpose(0, 1).flatten(1)
+            dweight_XL.addmm_(dexpanded_SX.t(), rows_SC[:, :latent_width])
             drows_SC = (dprior_rows if tile.is_prior else drows)[tile.rows]
-            drows_SC[:, :latent_width] = torch.bmm(dexpanded_HSX, weight_HXL).sum(0)
+            drows_SC[:, :latent_width] = dexpanded_SX @ weight_HXL.flatten(0, 1)
             drows_SC[:, latent_width:] = dkeys_HSK[..., key_width:].sum(0)
         dq = dq_HTK.transpose(0, 1).mul_(ctx.scale).to(q.dtype)
-        return dq, drows, dprior_rows, dweight_HXL.to(kv_b.dtype), None, None, None
+        return dq, drows, dprior_rows, dweight_XL.view(kv_b.shape).to(kv_b.dtype), None, None, None
 
 
 def _scaled_queries(q: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
@@ -137,11 +134,11 @@ def _scores(q_HQK: Tensor, keys_HSK: Tensor, tile: _KeyTile, queries: slice, fut
     return scores_HQS
 
 
-def _merge(o_HQV: Tensor, lse_HQ1: Tensor, new_o_HQV: Tensor, new_lse_HQ1: Tensor) -> None:
+def _merge(o_HQV: Tensor, lse_HQ1: Tensor, unscaled_o_HQV: Tensor, max_HQ1: Tensor, sum_HQ1: Tensor) -> None:
     """Add a tile's attention, in place, to what its queries have seen so far."""
-    merged_HQ1 = torch.logaddexp2(lse_HQ1, new_lse_HQ1)
+    merged_HQ1 = torch.logaddexp2(lse_HQ1, max_HQ1 + sum_HQ1.log2_())
     o_HQV *= (lse_HQ1 - merged_HQ1).exp2_()
-    o_HQV += new_o_HQV.mul_((new_lse_HQ1 - merged_HQ1).exp2_())
+    o_HQV.addcmul_(unscaled_o_HQV, (max_HQ1 - merged_HQ1).exp2_())
     lse_HQ1.copy_(merged_HQ1)
 
 
