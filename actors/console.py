@@ -21,15 +21,15 @@ Row = tuple[str, float | None, float | None]
 _SHOWN = (
     ("success", "batch/success/mean", "{:.2f}"),
     ("reward", "batch/reward/mean", "{:.2f}"),
-    ("loss", "learn/loss/mean", "{:.4f}"),
-    ("gap", "learn/gap/mean", "{:.1e}"),
+    ("loss", "update/loss/total", "{:.4f}"),
+    ("gap", "policy/logprob_gap/mean_nats", "{:.1e}"),
     ("stale", "staleness/age/mean_steps", "{:.1f}"),
-    ("load", "learn/load_violation/mean", "{:.2f}"),
+    ("load", "router/violation/max", "{:.2f}"),
 )
 _RATES = (
     ("prefill", "rollout/prefill/tokens_per_s"),
     ("decode", "rollout/decode/tokens_per_s"),
-    ("learn", "learn/tokens/per_s"),
+    ("learn", "learner/tokens/per_s"),
 )
 
 

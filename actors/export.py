@@ -30,7 +30,7 @@ def export_run(run_folder: Path, target: Path, *, step: int | None) -> None:
         raise ConfigError(f"step must be one of the checkpoints {steps} of {run_folder}, got {step}")
     checkpoint = store.path(steps[-1] if step is None else step) / LEARNER_NAME
     with supervised(config, run_folder, print) as fleet:
-        fleet.start(num_rollout=0, num_learners=config.cluster.learner_ranks)
+        fleet.start(num_rollout=0, num_learners=config.cluster.learner_ranks, exported_model=None)
         for method, path in (("load", checkpoint), ("export", target)):
             fleet.ask_all(
                 fleet.learners, method, path, timeout_s=config.learner.step_timeout_s, what=f"{method} {path}"

@@ -10,7 +10,6 @@ import torch
 from segue.actors.recorder import Values
 from segue.actors.weight_channel import WeightTicket, put_weights
 from segue.conf.schema import SegueConfig
-from segue.learner.learner import Learner
 from segue.rollout.trajectory import Group, PolicyVersion
 from segue.rollout.trajectory_file import load_group
 
@@ -41,11 +40,18 @@ class LearnerActor:
             probe.bind((address, 0))
             return address, probe.getsockname()[1]
 
-    def start(self, address: tuple[str, int]) -> None:
-        """Join the other ranks and build the learner."""
-        config = self._config
-        torch.set_num_threads(config.cluster.threads)
-        self._learner = Learner(config, rank=self._rank, address=address)
+    def start(self, address: tuple[str, int], initial_model: Path | None) -> None:
+        """Join the other ranks and build the learner.
+
+        Args:
+            address: host and port where rank 0 listens.
+            initial_model: folder of the exported model to start from; None draws weights.
+        """
+        # DeepSpeed loads here, so that the controller, which names this class, goes without it
+        from segue.learner.learner import Learner
+
+        torch.set_num_threads(self._config.cluster.threads)
+        self._learner = Learner(self._config, rank=self._rank, address=address, initial_model=initial_model)
 
     def train_step(self, request: TrainRequest) -> Values:
         """One reinforcement step; metrics of all ranks together."""
@@ -58,7 +64,7 @@ class LearnerActor:
     def publish(self, version: PolicyVersion) -> WeightTicket | None:
         """Put the present weights where rollout actors find them; rank 0 returns the ticket."""
         update = self._learner.published()
-        return put_weights(update, version) if self._rank == 0 else None
+        return None if update is None else put_weights(update, version)
 
     def save(self, folder: Path) -> None:
         """Write this rank's part of a checkpoint."""

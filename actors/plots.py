@@ -23,11 +23,11 @@ PANELS = (
     Panel("success", "share of episodes", ("batch/success", "eval/sampled/success", "eval/greedy/success")),
     Panel("checks", "share of episodes", ("batch/check/", "eval/sampled/check/")),
     Panel("reward terms", "reward", ("batch/reward_term/", "batch/reward/mean")),
-    Panel("loss and entropy", "nats", ("learn/loss/", "learn/entropy/")),
-    Panel("log-probability gap", "nats", ("learn/gap/",)),
+    Panel("loss and entropy", "nats", ("update/loss/total", "policy/entropy/")),
+    Panel("log-probability gap", "nats", ("policy/logprob_gap/", "policy/kl_estimate/")),
     Panel("staleness", "steps", ("staleness/age/",)),
-    Panel("load violation", "over the mean", ("learn/load_violation/",)),
-    Panel("tokens per second", "tokens/s", ("rollout/prefill/", "rollout/decode/", "learn/tokens/")),
+    Panel("load violation", "over the mean", ("router/violation/",)),
+    Panel("tokens per second", "tokens/s", ("rollout/prefill/", "rollout/decode/", "learner/tokens/per_s")),
     Panel("seconds of a step", "s", ("loop/step/", "loop/wait/", "loop/learn/")),
 )
 _COLUMNS = 3

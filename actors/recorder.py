@@ -111,7 +111,7 @@ class Recorder:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Steps and evaluations of `metrics.jsonl` that are on the line of the run, in order.
 
-    A line of kind `restore` undoes the steps after it.
+    A line of kind `restore` undoes the steps after it, and an evaluation that was played again replaces the first.
     """
     if not path.is_file():
         return []
@@ -120,5 +120,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if line["kind"] == "restore":
             kept = [earlier for earlier in kept if earlier["step"] <= line["step"]]
         else:
+            kept = [earlier for earlier in kept if not _is_same_event(earlier, line)]
             kept.append(line)
     return kept
+
+
+def _is_same_event(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    same_place = (first["kind"], first["step"]) == (second["kind"], second["step"])
+    return same_place and first["metrics"].keys() == second["metrics"].keys()

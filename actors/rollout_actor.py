@@ -52,7 +52,7 @@ class RolloutStats:
 
     num_prefill_tokens: int
     prefill_s: float
-    num_sampled_tokens: int
+    num_decode_tokens: int
     decode_s: float
     num_missed: int
     """States rebuilt from their tokens."""
@@ -135,7 +135,7 @@ class RolloutActor:
         return RolloutStats(
             num_prefill_tokens=stats.prefill.num_tokens,
             prefill_s=stats.prefill.wall_s,
-            num_sampled_tokens=stats.num_sampled_tokens,
+            num_decode_tokens=stats.decode.num_tokens,
             decode_s=stats.decode.wall_s,
             num_missed=stats.num_missed,
         )

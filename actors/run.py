@@ -12,7 +12,7 @@ from segue.actors.controller import Controller
 from segue.actors.errors import Interrupted, RunError
 from segue.actors.lineage import Lineage
 from segue.actors.phase import PhaseKind, make_phase
-from segue.actors.preflight import check_before_start
+from segue.actors.preflight import check_before_start, initial_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts
 from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink
@@ -56,7 +56,11 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
     view = ConsoleView(command=kind.value, num_steps=phase.num_steps, is_live=config.run.console)
     with view, supervised(config, folder.path, view.say) as fleet:
         _greet(view, folder, lineage, step, faults)
-        fleet.start(num_rollout=config.cluster.rollout_actors, num_learners=config.cluster.learner_ranks)
+        fleet.start(
+            num_rollout=config.cluster.rollout_actors,
+            num_learners=config.cluster.learner_ranks,
+            exported_model=initial_model(config),
+        )
         _tell_dashboard(view, fleet)
         recorder = Recorder(
             [JsonlSink(folder.metrics, lineage.incarnation), TensorBoardSink(folder.events), RayMetricsSink(), view]

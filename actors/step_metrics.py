@@ -99,7 +99,7 @@ def rollout_metrics(before: Sequence[RolloutStats], after: Sequence[RolloutStats
 
     return {
         "rollout/prefill/tokens_per_s": _rate(gained("num_prefill_tokens"), gained("prefill_s")),
-        "rollout/decode/tokens_per_s": _rate(gained("num_sampled_tokens"), gained("decode_s")),
+        "rollout/decode/tokens_per_s": _rate(gained("num_decode_tokens"), gained("decode_s")),
         "rollout/missed/sessions": gained("num_missed"),
     }
 

@@ -77,11 +77,12 @@ class Fleet:
         self.learners: list[Member] = []
         self.dashboard_address: str | None = None
 
-    def start(self, *, num_rollout: int, num_learners: int, exported_model: Path | None = None) -> None:
+    def start(self, *, num_rollout: int, num_learners: int, exported_model: Path | None) -> None:
         """Start Ray, unless a cluster runs, and the actors.
 
         Args:
-            exported_model: folder of weights that rollout starts with; None waits for the learner's.
+            exported_model: folder of the model to start from. Where there are learners they take it up and rollout
+                waits for what they publish; None is random weights.
         Raises:
             RunError: an actor failed or was not ready in time.
         """
@@ -92,10 +93,10 @@ class Fleet:
         self.dashboard_address = context.dashboard_url or None
         self.rollout = [self._start_rollout(i) for i in range(num_rollout)]
         self.learners = [self._start_learner(rank) for rank in range(num_learners)]
-        ready = [self.call(member, "start", exported_model) for member in self.rollout]
+        ready = [self.call(m, "start", None if self.learners else exported_model) for m in self.rollout]
         if self.learners:
             address = self._wait_for_start([self.call(self.learners[0], "reserve_address")])[0]
-            ready += [self.call(member, "start", address) for member in self.learners]
+            ready += [self.call(member, "start", address, exported_model) for member in self.learners]
         self._wait_for_start(ready)
 
     def call(self, member: Member, method: str, *arguments: Any) -> Any:
@@ -205,7 +206,7 @@ class Fleet:
         try:
             return ray.get(reference, timeout=_STOP_S)
         except RayActorError as error:
-            raise RunError(f"{owner} died: {_first_line(error)}") from error
+            raise RunError(f"{owner} died: {_last_line(error)}") from error
         except RayTaskError as error:
             cause = error.cause if error.cause is not None else error
             raise RunError(f"{owner} failed: {type(cause).__name__}: {cause}") from error
@@ -236,5 +237,6 @@ def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> 
     return {**arguments, **local}
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]
+def _last_line(error: BaseException) -> str:
+    """The cause, which Ray prints below its traceback."""
+    return str(error).strip().splitlines()[-1]

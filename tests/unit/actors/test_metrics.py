@@ -13,7 +13,7 @@ def test_the_document_holds_the_lists_table() -> None:
     assert table() in DOCUMENT.read_text(), "replace the table in docs/metrics.md with segue.actors.metrics.table()"
 
 
-def test_names_are_unique_and_read_area_thing_stat() -> None:
+def test_names_are_unique_and_lower_case() -> None:
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     for name in names:

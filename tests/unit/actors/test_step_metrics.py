@@ -47,7 +47,7 @@ def test_rollout_metrics_are_gains_over_seconds_of_all_actors() -> None:
         return RolloutStats(
             num_prefill_tokens=prefill,
             prefill_s=prefill_s,
-            num_sampled_tokens=sampled,
+            num_decode_tokens=sampled,
             decode_s=decode_s,
             num_missed=missed,
         )
