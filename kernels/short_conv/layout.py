@@ -12,16 +12,6 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
-    """Tokens [start, end), all with at least W-1 tokens before them in the pack."""
-
-    start: int
-    end: int
-    heads: Tensor
-    """int64: head tokens in the block, from its start."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ConvLayout:
     """Indices of the head tokens and of all that they and the states touch.
 
@@ -30,23 +20,22 @@ class ConvLayout:
 
     heads: Tensor
     """int64 [M]."""
+    late_heads: Tensor
+    """int64: head tokens from W-1 on, counted from there."""
     edge_tokens: Tensor
     """int64: the tokens that head tokens see or that new states hold, ascending."""
     windows: Tensor
     """int64 [M, W]: edge rows that each head token sees, oldest first."""
     states: Tensor
     """int64 [N*(W-1)]: edge rows of the new states."""
-    blocks: tuple[Block, ...]
-    """Tokens from W-1 on; head tokens among them are to be overwritten."""
 
 
 @lru_cache(maxsize=8)
-def conv_layout(bounds: tuple[int, ...], num_taps: int, max_block: int, device: torch.device) -> ConvLayout:
+def conv_layout(bounds: tuple[int, ...], num_taps: int, device: torch.device) -> ConvLayout:
     """Indices for sequences [bounds[n], bounds[n+1]).
 
     Args:
         bounds: N+1 ascending token indices, from 0.
-        max_block: tokens in a block.
     """
     num_before, num_sequences = num_taps - 1, len(bounds) - 1
     heads: list[int] = []
@@ -67,16 +56,10 @@ def conv_layout(bounds: tuple[int, ...], num_taps: int, max_block: int, device: 
         heads += first_heads
         edge_tokens += [*first_heads, *range(first_tail, end)]
     heads_M = torch.tensor(heads, dtype=torch.int64)
-    blocks = []
-    for start in range(num_before, bounds[-1], max_block):
-        end = min(start + max_block, bounds[-1])
-        blocks.append(
-            Block(start=start, end=end, heads=(heads_M[(heads_M >= start) & (heads_M < end)] - start).to(device))
-        )
     return ConvLayout(
         heads=heads_M.to(device),
+        late_heads=(heads_M[heads_M >= num_before] - num_before).to(device),
         edge_tokens=torch.tensor(edge_tokens, dtype=torch.int64, device=device),
         windows=torch.tensor(windows, dtype=torch.int64, device=device).view(-1, num_taps),
         states=torch.tensor(states, dtype=torch.int64, device=device),
-        blocks=tuple(blocks),
     )

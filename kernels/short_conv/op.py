@@ -39,8 +39,8 @@ def short_conv(x_TC: Tensor, weight_CW: Tensor, state_NWC: Tensor, offsets_N: Te
         )
     if bounds[0] != 0 or bounds[-1] != T or len(bounds) != state_NWC.shape[0] + 1:
         raise ValueError(f"offsets must rise from 0 to {T} over {state_NWC.shape[0]} sequences, got {bounds}")
-    layout = conv_layout(bounds, num_taps, max(1, BLOCK_NUMBERS // C), x_TC.device)
-    return _ShortConv.apply(x_TC, weight_CW, state_NWC, layout)
+    layout = conv_layout(bounds, num_taps, x_TC.device)
+    return _ShortConv.apply(x_TC.contiguous(), weight_CW, state_NWC, layout)
 
 
 def short_conv_step(x_NC: Tensor, weight_CW: Tensor, state_NWC: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def short_conv_step(x_NC: Tensor, weight_CW: Tensor, state_NWC: Tensor) -> tuple
 
 
 class _ShortConv(torch.autograd.Function):
-    """Shifted multiply-adds over all tokens; head tokens, whose windows begin in the state, apart."""
+    """One convolution over the whole pack; then the head tokens, whose windows begin in the state, apart."""
 
     @staticmethod
     def forward(
@@ -63,8 +63,9 @@ class _ShortConv(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         taps_WC = _taps(weight_CW, x_TC)
         y_TC = torch.empty_like(x_TC)
-        for block in layout.blocks:
-            y_TC[block.start : block.end] = silu(_convolve(x_TC, taps_WC, block.start, block.end), inplace=True)
+        if len(x_TC) >= len(taps_WC):
+            z = _convolve(x_TC.to(taps_WC.dtype), taps_WC)
+            y_TC[len(taps_WC) - 1 :] = silu(z, inplace=True)
         edge = _edge(x_TC, state_NWC, layout)
         head_MC = (edge[layout.windows] * taps_WC).sum(1)
         y_TC.index_copy_(0, layout.heads, silu(head_MC).to(y_TC.dtype))
@@ -77,24 +78,20 @@ class _ShortConv(torch.autograd.Function):
         x_TC, weight_CW, state_NWC = ctx.saved_tensors
         layout: ConvLayout = ctx.layout
         taps_WC = _taps(weight_CW, x_TC)
-        num_before = len(taps_WC) - 1
-        d_x_TC = x_TC.new_empty(x_TC.shape, dtype=taps_WC.dtype)
-        d_x_TC[:num_before] = 0
-        d_taps_WC = torch.zeros_like(taps_WC)
-        for block in layout.blocks:
-            z = _convolve(x_TC, taps_WC, block.start, block.end)
-            d_z = torch.ops.aten.silu_backward(d_y_TC[block.start : block.end].to(z.dtype), z)
-            d_z.index_fill_(0, block.heads, 0)
-            torch.mul(d_z, taps_WC[-1], out=d_x_TC[block.start : block.end])
-            for age in range(num_before + 1):
-                seen = slice(block.start - age, block.end - age)
-                if age > 0:
-                    d_x_TC[seen].addcmul_(d_z, taps_WC[num_before - age])
-                d_taps_WC[num_before - age] += torch.mul(d_z, x_TC[seen], out=z).sum(0)
+        d_y_TC, wide_x_TC = d_y_TC.to(taps_WC.dtype), x_TC.to(taps_WC.dtype)
+        if len(x_TC) >= len(taps_WC):
+            num_before = len(taps_WC) - 1
+            z = _convolve(wide_x_TC, taps_WC)
+            d_z = torch.ops.aten.silu_backward(d_y_TC[num_before:], z)
+            d_z.index_fill_(0, layout.late_heads, 0)
+            d_x_TC = _convolve_backward(d_z, wide_x_TC, taps_WC)
+            d_taps_WC = _windowed_sum(d_z, wide_x_TC, num_before + 1)
+        else:
+            d_x_TC, d_taps_WC = torch.zeros_like(wide_x_TC), torch.zeros_like(taps_WC)
 
         edge = _edge(x_TC, state_NWC, layout)
         windows_MWC = edge[layout.windows]
-        d_y_MC = d_y_TC.index_select(0, layout.heads).to(edge.dtype)
+        d_y_MC = d_y_TC.index_select(0, layout.heads)
         d_head_MC = torch.ops.aten.silu_backward(d_y_MC, (windows_MWC * taps_WC).sum(1))
         d_taps_WC += (d_head_MC[:, None] * windows_MWC).sum(0)
         d_edge = torch.zeros_like(edge)
@@ -115,13 +112,34 @@ def _taps(weight_CW: Tensor, x: Tensor) -> Tensor:
     return weight_CW.T.to(dtype).contiguous()
 
 
-def _convolve(x_TC: Tensor, taps_WC: Tensor, start: int, end: int) -> Tensor:
-    """Tokens [start, end) without SiLU, as if the pack were one sequence."""
-    num_before = len(taps_WC) - 1
-    z = x_TC[start:end] * taps_WC[-1]
-    for age in range(1, num_before + 1):
-        z.addcmul_(x_TC[start - age : end - age], taps_WC[num_before - age])
-    return z
+def _image(x_TC: Tensor) -> Tensor:
+    """[T, C] seen as a channels-last image of one row [1, C, 1, T]: depthwise convolutions take it as it lies."""
+    return x_TC[None, None].permute(0, 3, 1, 2)
+
+
+def _convolve(x_TC: Tensor, taps_WC: Tensor) -> Tensor:
+    """Tokens from W-1 on, without SiLU, as if the pack were one sequence."""
+    z = torch.nn.functional.conv2d(_image(x_TC), taps_WC.T[:, None, None], groups=taps_WC.shape[1])
+    return z[0, :, 0].T
+
+
+def _convolve_backward(d_z: Tensor, x_TC: Tensor, taps_WC: Tensor) -> Tensor:
+    num_channels = taps_WC.shape[1]
+    weight = taps_WC.T[:, None, None]
+    options = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], num_channels, [True, False, False])
+    d_image, _, _ = torch.ops.aten.convolution_backward(_image(d_z), _image(x_TC), weight, *options)
+    return d_image[0, :, 0].T
+
+
+def _windowed_sum(d_z: Tensor, x_TC: Tensor, num_taps: int) -> Tensor:
+    """Gradient of the taps [W, C]: sum over tokens of d_z times the input that each tap saw, by blocks of tokens."""
+    sums_WC = d_z.new_zeros(num_taps, d_z.shape[1])
+    block = max(1, BLOCK_NUMBERS // d_z.shape[1])
+    for start in range(0, len(d_z), block):
+        d_block = d_z[start : start + block]
+        for tap, sum_C in enumerate(sums_WC):
+            sum_C += (d_block * x_TC[start + tap : start + tap + len(d_block)]).sum(0)
+    return sums_WC
 
 
 def _edge(x_TC: Tensor, state_NWC: Tensor, layout: ConvLayout) -> Tensor:
