@@ -109,10 +109,12 @@ class ConsoleView:
 def step_line(step: int, num_steps: int, values: Values) -> str:
     """A step on one line."""
     parts = [f"step {step}/{num_steps}"]
-    parts += [f"{label} {form.format(values[name])}" for label, name, form in _present(values)]
-    terms = _named(values, ("batch/reward_term/",))
-    if terms:
-        parts.append(f"({', '.join(terms)})")
+    for label, name, form in _present(values):
+        parts.append(f"{label} {form.format(values[name])}")
+        if name == "batch/reward/mean":
+            terms = _named(values, ("batch/reward_term/",))
+            parts += [f"({', '.join(terms)})"] if terms else []
+            parts += _named(values, ("batch/check/",))
     rates = [f"{label} {_rate(values[name])}" for label, name in _RATES if values.get(name)]
     if rates:
         parts.append("tokens/s " + ", ".join(rates))

@@ -89,7 +89,6 @@ LIGHT_COMMANDS = [
     ["describe", "--help"],
     ["describe", "model=tiny"],
     ["train", "--cfg", "job"],
-    ["check-env", "--help"],
 ]
 
 

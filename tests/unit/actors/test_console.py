@@ -9,6 +9,7 @@ from segue.actors.console import ConsoleView, before_and_after, duration, evalua
 STEP = {
     "batch/success/mean": 0.5,
     "batch/reward/mean": 0.61,
+    "batch/check/query_correct": 0.75,
     "batch/reward_term/process": 0.08,
     "batch/reward_term/success": 0.5,
     "staleness/age/mean_steps": 0.0,
@@ -17,7 +18,8 @@ STEP = {
     "loop/eta/s": 130.4,
 }
 STEP_TEXT = (
-    "step 12/100  success 0.50  reward 0.61  stale 0.0  (process 0.08, success 0.50)  tokens/s decode 6.1k  2m10s left"
+    "step 12/100  success 0.50  reward 0.61  (process 0.08, success 0.50)  query_correct 0.75  stale 0.0  "
+    "tokens/s decode 6.1k  2m10s left"
 )
 
 

@@ -1,0 +1,257 @@
+"""Whole runs with real Ray actors, DeepSpeed and SQLite, two or three steps each, on random tiny weights.
+
+Covered: both commands, both staleness bounds, one and two ranks, resume, Ctrl-C, a killed actor, what a run leaves
+behind and emits. Not covered: that anything is learnt (benchmarks), faults in the middle of a checkpoint.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+from segue.actors.metrics import METRICS, When, pattern_of
+from segue.actors.recorder import read_metrics
+from segue.rollout.trajectory import Outcome
+from segue.rollout.trajectory_file import load_group
+
+TIMEOUT_S = 240
+# a random policy earns nothing, so its groups train only where those without advantage are kept
+SMALL = (
+    "run.init_from=null",
+    "learner.advantage.zero_variance=keep",
+    "train.groups_per_step=2",
+    "train.group_size=2",
+    "train.checkpoint_every=1",
+    "train.keep_checkpoints=2",
+    "train.eval_every=0",
+    "pretrain.steps=2",
+    "pretrain.episodes_per_step=3",
+    "pretrain.eval_every=0",
+    "eval.episodes=3",
+    "env.variants={}",
+    "rollout.max_turn_tokens=16",
+    "rollout.max_sessions=8",
+    "cluster.dashboard=false",
+)
+
+
+def start(command: str, *overrides: str) -> subprocess.Popen[str]:
+    code = [sys.executable, "-P", "-m", "segue.actors.cli.main", command, *overrides]
+    return subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(command: str, *overrides: str) -> str:
+    """Run a command to its good end; returns what it printed."""
+    process = start(command, *overrides)
+    text, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, text
+    return text
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def step_lines(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] == "step"]
+
+
+def ledger(folder: Path) -> list[dict[str, Any]]:
+    """The buffer's entries in the newest checkpoint."""
+    newest = max((folder / "checkpoints").iterdir())
+    return read_json(newest / "controller.json")["buffer"]["entries"]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def has_steps(folder: Path, count: int) -> bool:
+    return len(step_lines(folder)) >= count
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished run of three steps at bound 0, and its output."""
+    folder = tmp_path_factory.mktemp("runs") / "synchronous"
+    return folder, run("train", *SMALL, "train.steps=3", f"run.dir={folder}")
+
+
+@pytest.fixture(scope="module")
+def imitation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished imitation run of two steps."""
+    folder = tmp_path_factory.mktemp("runs") / "imitation"
+    run("pretrain", *SMALL, f"run.dir={folder}")
+    return folder
+
+
+def test_a_synchronous_run_counts_what_it_did(synchronous: tuple[Path, str]) -> None:
+    folder, text = synchronous
+    summary = read_json(folder / "summary.json")
+    assert (summary["status"], summary["steps"], summary["num_groups"], summary["num_episodes"]) == (
+        "finished",
+        3,
+        3 * 2,
+        3 * 2 * 2,
+    )
+    lines = step_lines(folder)
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    # means over four episodes a step against the totals
+    tokens = sum(line["metrics"]["batch/tokens/mean"] * 4 for line in lines)
+    assert summary["num_tokens"] == pytest.approx(tokens)
+    assert sum(summary["outcomes"].values()) == 12
+    assert set(summary["evaluations"]) == {"before", "after"}
+    assert summary["evaluations"]["after"]["greedy"]["episodes"] == 3
+    assert summary["cpu_s"] > 1 and summary["peak_memory_bytes"] > 10**8
+    for name in ("summary.json", "curves.png", "export", "events"):
+        assert str(folder / name) in text
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_synchronous_run_trains_every_token_on_the_weights_that_sampled_it(synchronous: tuple[Path, str]) -> None:
+    folder, _ = synchronous
+    for line in step_lines(folder):
+        metrics = line["metrics"]
+        assert (metrics["staleness/age/max_steps"], metrics["staleness/masked/share"]) == (0, 0.0)
+        assert (metrics["buffer/in_flight/groups"], metrics["buffer/ready/groups"]) == (0, 0)
+        # rollout and learner agree to rounding, and both ran the same weights; design 12.5
+        assert metrics["policy/logprob_gap/max_nats"] < 1e-4
+        assert metrics["update/applied/count"] == 1.0
+    # two checkpoints are kept, so the files of steps 2 and 3 are still there or just committed
+    groups = [load_group(path) for path in sorted((folder / "groups").iterdir())]
+    assert [group.task_id for group in groups] == ["train-0000004", "train-0000005"]
+    for group in groups:
+        for trajectory in group.trajectories:
+            assert set(trajectory.policy_step[trajectory.trainable].tolist()) == {2}
+            assert trajectory.outcome is not Outcome.engine_error
+
+
+def test_no_group_trains_twice(synchronous: tuple[Path, str]) -> None:
+    folder, _ = synchronous
+    uses = {entry["record"]["group_id"]: entry["uses"] for entry in ledger(folder)}
+    assert uses == {"train-0000004.0": [3], "train-0000005.0": [3]}
+
+
+def test_weights_move_and_are_exported_as_published(synchronous: tuple[Path, str]) -> None:
+    folder, _ = synchronous
+    exported = load_file(folder / "export" / "model.safetensors")
+    assert all(np.isfinite(tensor).all() for tensor in exported.values())
+    assert read_json(folder / "export" / "config.json")["model_type"] == "kimi_linear"
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(synchronous: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = synchronous
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    shutil.rmtree(again / "checkpoints" / "step-00000003")
+    shutil.rmtree(again / "export")
+    for path in (again / "groups").iterdir():
+        path.unlink()
+    text = run("train", f"run.dir={again}")
+    assert "resuming" in text and "after step 2, launch 2" in text
+    first, second = (load_file(f / "export" / "model.safetensors") for f in (folder, again))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert np.array_equal(tensor, second[name]), name
+    timed = ("_s", "bytes", "cpu/s", "eta/s", "per_s")
+    for old, new in zip(step_lines(folder)[2:], step_lines(again)[2:], strict=True):
+        assert (old["incarnation"], new["incarnation"]) == (0, 1)
+        for name, value in old["metrics"].items():
+            if not name.endswith(timed):
+                assert new["metrics"][name] == value, name
+    summary = read_json(again / "summary.json")
+    assert [(restore["incarnation"], restore["at_step"]) for restore in summary["restores"]] == [(1, 2)]
+    assert summary["num_groups"] == 6
+
+
+def test_imitation_runs_through_the_same_loop_and_starts_a_training_run(imitation: Path, tmp_path: Path) -> None:
+    summary = read_json(imitation / "summary.json")
+    assert (summary["steps"], summary["num_groups"], summary["num_episodes"]) == (2, 2, 2 * 3)
+    losses = [line["metrics"]["update/loss/total"] for line in step_lines(imitation)]
+    # random weights know nothing: the mean over tokens is near log(1024) = 6.93
+    assert losses[0] == pytest.approx(np.log(1024), abs=0.7)
+    folder = tmp_path / "started"
+    run("train", *SMALL, "train.steps=0", f"run.init_from={imitation / 'export'}", f"run.dir={folder}")
+    first, second = (load_file(f / "export" / "model.safetensors") for f in (imitation, folder))
+    assert all(np.array_equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_metrics_are_those_of_the_list(synchronous: tuple[Path, str], imitation: Path) -> None:
+    emitted: dict[str, set[When]] = {}
+    for folder, kinds in ((synchronous[0], {"step": When.train_step}), (imitation, {"step": When.step})):
+        for line in read_metrics(folder / "metrics.jsonl"):
+            for name in line["metrics"]:
+                emitted.setdefault(pattern_of(name), set()).add(kinds.get(line["kind"], When.evaluation))
+    assert emitted.keys() == {metric.name for metric in METRICS}
+    for metric in METRICS:
+        # what only training emits must not come from imitation, and evaluations are apart from steps
+        allowed = {When.train_step, When.step} if metric.when is When.step else {metric.when}
+        assert emitted[metric.name] <= allowed, metric.name
+
+
+def test_two_ranks_and_two_rollout_actors_overlap_within_the_bound(tmp_path: Path) -> None:
+    folder = tmp_path / "overlapping"
+    processes = ("cluster.rollout_actors=2", "cluster.learner_ranks=2")
+    run("train", *SMALL, *processes, "train.max_staleness=1", "train.steps=3", f"run.dir={folder}")
+    summary = read_json(folder / "summary.json")
+    assert (summary["steps"], summary["num_groups"], summary["dropped"]) == (3, 6, {})
+    lines = step_lines(folder)
+    # while step 1 trains, the groups of step 2 are in flight or ready; nothing is played that no step needs
+    ahead = [line["metrics"]["buffer/in_flight/groups"] + line["metrics"]["buffer/ready/groups"] for line in lines]
+    assert ahead == [2, 2, 0]
+    ages = [line["metrics"]["staleness/age/max_steps"] for line in lines]
+    assert ages[0] == 0 and max(ages) <= 1
+    uses = Counter(step for entry in ledger(folder) for step in entry["uses"])
+    assert set(uses.values()) == {2}
+    made_by = {entry["record"]["made_by"] for entry in ledger(folder)}
+    assert made_by == {"rollout-0", "rollout-1"}
+
+
+def test_ctrl_c_ends_cleanly_and_the_run_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "interrupted"
+    process = start("train", *SMALL, "train.steps=1000", "train.checkpoint_every=1000", f"run.dir={folder}")
+    wait_until(lambda: has_steps(folder, 1))
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130, text
+    assert f"segue train run.dir={folder} goes on" in text
+    summary = read_json(folder / "summary.json")
+    done = summary["steps"]
+    assert summary["status"] == "interrupted" and 1 <= done < 1000
+    assert (folder / "checkpoints" / f"step-{done:08d}" / "manifest.json").is_file()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
+
+
+def test_a_killed_rollout_actor_is_named_and_ends_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    process = start("train", *SMALL, "train.steps=1000", f"run.dir={folder}")
+    wait_until(lambda: has_steps(folder, 1))
+    actors = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "RolloutActor" in " ".join(child.cmdline())
+    ]
+    assert actors, "Ray names a worker's process after its actor's class"
+    os.kill(actors[0].pid, signal.SIGKILL)
+    text, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 2, text
+    assert "segue: rollout-0 died:" in text
+    assert f"segue train run.dir={folder} goes on" in text
+    assert read_json(folder / "summary.json")["status"].startswith("failed: rollout-0 died")
