@@ -11,8 +11,8 @@ from torch.nn.functional import silu
 
 from segue.kernels.short_conv.layout import ConvLayout, conv_layout
 
-BLOCK_NUMBERS = 2**17
-"""Numbers in one array of a block of tokens: a few such arrays fit a CPU core's second-level cache."""
+BLOCK_NUMBERS = 2**15
+"""Numbers of a block of tokens: with its windows it fits a CPU core's second-level cache."""
 
 
 def short_conv(x_TC: Tensor, weight_CW: Tensor, state_NWC: Tensor, offsets_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,16 +62,16 @@ class _ShortConv(torch.autograd.Function):
         ctx: Any, x_TC: Tensor, weight_CW: Tensor, state_NWC: Tensor, layout: ConvLayout
     ) -> tuple[Tensor, Tensor]:
         taps_WC = _taps(weight_CW, x_TC)
-        y_TC = torch.empty_like(x_TC)
+        y_TC = x_TC.new_empty(x_TC.shape, dtype=taps_WC.dtype)
         if len(x_TC) >= len(taps_WC):
             z = _convolve(x_TC.to(taps_WC.dtype), taps_WC)
-            y_TC[len(taps_WC) - 1 :] = silu(z, inplace=True)
+            torch.ops.aten.silu.out(z, out=y_TC[len(taps_WC) - 1 :])
         edge = _edge(x_TC, state_NWC, layout)
         head_MC = (edge[layout.windows] * taps_WC).sum(1)
-        y_TC.index_copy_(0, layout.heads, silu(head_MC).to(y_TC.dtype))
+        y_TC.index_copy_(0, layout.heads, silu(head_MC))
         ctx.save_for_backward(x_TC, weight_CW, state_NWC)
         ctx.layout = layout
-        return y_TC, edge[layout.states].view(state_NWC.shape).to(state_NWC.dtype)
+        return y_TC.to(x_TC.dtype), edge[layout.states].view(state_NWC.shape).to(state_NWC.dtype)
 
     @staticmethod
     def backward(ctx: Any, d_y_TC: Tensor, d_new_state_NWC: Tensor) -> tuple[Tensor | None, ...]:
@@ -135,10 +135,9 @@ def _windowed_sum(d_z: Tensor, x_TC: Tensor, num_taps: int) -> Tensor:
     """Gradient of the taps [W, C]: sum over tokens of d_z times the input that each tap saw, by blocks of tokens."""
     sums_WC = d_z.new_zeros(num_taps, d_z.shape[1])
     block = max(1, BLOCK_NUMBERS // d_z.shape[1])
-    for start in range(0, len(d_z), block):
-        d_block = d_z[start : start + block]
-        for tap, sum_C in enumerate(sums_WC):
-            sum_C += (d_block * x_TC[start + tap : start + tap + len(d_block)]).sum(0)
+    windows_TWC = x_TC.unfold(0, num_taps, 1).mT
+    for d_T1C, window_TWC in zip(d_z[:, None].split(block), windows_TWC.split(block), strict=True):
+        sums_WC += (d_T1C * window_TWC).sum(0)
     return sums_WC
 
 
