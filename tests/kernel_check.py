@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import tolerances
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Operator = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -50,3 +51,18 @@ def assert_as_accurate_as_reference(
         error = relative_error(result, truth)
         bound = tolerances.TIMES_NAIVE * relative_error(reference, truth) + tolerances.ERROR_FLOOR[dtype]
         assert error <= bound, f"tensor {index}: error {error}, bound {bound}"
+
+
+class LargestTensor(TorchDispatchMode):
+    """While active, keeps the size of the largest tensor that an operation returned, in `numel`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return result

@@ -22,6 +22,8 @@ BLOCK_PAIRS = 1024
 """Pairs of a block: few enough for the cache, enough to make the cost of a call small."""
 PADDED_MAX_PAIRS_PER_EXPERT = 24
 """Up to this mean load the forward runs all experts in one batched product: the loop would be all overhead."""
+PADDED_MAX_ROWS_PER_PAIR = 8
+"""Unless the largest load would pad the pairs to more than this multiple."""
 
 
 class Experts(torch.autograd.Function):
@@ -39,9 +41,9 @@ class Experts(torch.autograd.Function):
         token_P = order_P // expert_ids.shape[1]
         weights_P1 = weights.reshape(-1).index_select(0, order_P).unsqueeze(1).to(dtype)
         u_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
-        if 0 < order_P.numel() <= PADDED_MAX_PAIRS_PER_EXPERT * w1.shape[0]:
-            out_PL = padded_experts(z, token_P, counts, weights_P1, w1, w3, w2, caps)
-            return u_TL.index_add_(0, token_P, out_PL.to(dtype)).to(z.dtype)
+        if _is_padding_cheap(counts):
+            out_PL = padded_experts(z, token_P, counts, w1, w3, w2, caps)
+            return u_TL.index_add_(0, token_P, out_PL * weights_P1).to(z.dtype)
         w1_ELF, w3_ELF, w2_EFL = (weight.transpose(1, 2).unbind() for weight in (w1, w3, w2))
         for block, experts, sizes in _blocks(counts):
             z_BL = z.index_select(0, token_P[block])
@@ -81,6 +83,12 @@ class Experts(torch.autograd.Function):
             _add_per_expert(dw2_ELF[experts], grad_BL.t().split(sizes, 1), hidden_BF.split(sizes))
         dweights = torch.empty_like(dweights_P).index_copy_(0, order_P, dweights_P).view(expert_ids.shape)
         return dz_TL.to(z.dtype), None, dweights, dw1, dw3, dw2, None
+
+
+def _is_padding_cheap(counts: list[int]) -> bool:
+    num_experts, num_pairs = len(counts), sum(counts)
+    are_few = 0 < num_pairs <= PADDED_MAX_PAIRS_PER_EXPERT * num_experts
+    return are_few and num_experts * max(counts) <= PADDED_MAX_ROWS_PER_PAIR * num_pairs
 
 
 def _per_expert(x_BI: Tensor, weights_IO: Sequence[Tensor], sizes: list[int]) -> Tensor:

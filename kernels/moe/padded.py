@@ -3,6 +3,8 @@
 Letters: E experts, P pairs, M largest load, L expert input width, F expert hidden width.
 """
 
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
@@ -10,21 +12,19 @@ from segue.kernels.situ.pointwise import Caps, gated_forward
 
 
 def padded_experts(
-    z: Tensor, token_P: Tensor, counts: list[int], weights_P1: Tensor, w1: Tensor, w3: Tensor, w2: Tensor,
-    caps: Caps | None,
-) -> Tensor:  # fmt: skip
-    """Weighted output [P, L] of pairs sorted by expert; `token_P` names their rows of `z`."""
+    z: Tensor, token_P: Tensor, counts: list[int], w1: Tensor, w3: Tensor, w2: Tensor, caps: Caps | None
+) -> Tensor:
+    """Output [P, L] of pairs sorted by expert; `token_P` names their rows of `z`."""
     num_experts, _, width = w1.shape
     load = max(counts)
-    counts_E = torch.tensor(counts, device=z.device)
     # a pair's place: its expert's first row plus its rank within the expert
-    first_E = torch.arange(0, num_experts * load, load, device=z.device) - (counts_E.cumsum(0) - counts_E)
-    place_P = torch.repeat_interleave(first_E, counts_E).add_(torch.arange(token_P.numel(), device=z.device))
+    ends = accumulate(counts)
+    shifts = [expert * load - (end - count) for expert, (end, count) in enumerate(zip(ends, counts, strict=True))]
+    shift_E, counts_E = torch.tensor([shifts, counts], device=z.device)
+    place_P = torch.repeat_interleave(shift_E, counts_E).add_(torch.arange(token_P.numel(), device=z.device))
     z_EML = z.new_zeros(num_experts * load, width).index_copy_(0, place_P, z.index_select(0, token_P))
     z_EML = z_EML.view(num_experts, load, width)
+    dtype = torch.promote_types(z.dtype, torch.float32)
     gate_EMF, up_EMF = torch.bmm(z_EML, w1.transpose(1, 2)), torch.bmm(z_EML, w3.transpose(1, 2))
-    dtype = weights_P1.dtype
-    hidden_EMF = gated_forward(gate_EMF.to(dtype), up_EMF.to(dtype), caps)
-    weights_EM1 = weights_P1.new_zeros(num_experts * load, 1).index_copy_(0, place_P, weights_P1)
-    hidden_EMF = hidden_EMF.mul_(weights_EM1.view(num_experts, load, 1)).to(z.dtype)
+    hidden_EMF = gated_forward(gate_EMF.to(dtype), up_EMF.to(dtype), caps).to(z.dtype)
     return torch.bmm(hidden_EMF, w2.transpose(1, 2)).view(-1, width).index_select(0, place_P)

@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
-from kernel_check import assert_as_accurate_as_reference, assert_equals_reference
+from kernel_check import LargestTensor, assert_as_accurate_as_reference, assert_equals_reference
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from segue.kernels.head import op as head
 from segue.kernels.head.naive import naive_token_logprob
@@ -87,26 +86,11 @@ def test_a_label_of_probability_near_one_keeps_a_finite_gradient() -> None:
     assert leaf.grad is not None and leaf.grad.flatten().tolist() == [0.0, 1.0]
 
 
-class _LargestTensor(TorchDispatchMode):
-    """Records the size of the largest tensor that any operation returned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(tensor, Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return result
-
-
 def test_no_tensor_holds_the_logits_of_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     (hidden, weight), labels, temperature = make_inputs(400, 8, 50)
     leaves = [tensor.float().requires_grad_() for tensor in (hidden, weight)]
     monkeypatch.setattr(head, "TILE_BYTES", 100 * 50 * 4)
-    with _LargestTensor() as largest:
+    with LargestTensor() as largest:
         logprob, entropy = token_logprob(*leaves, labels, temperature)
         (logprob.sum() + entropy.sum()).backward()
     # a tile of 100 tokens x 50 ids, not 400 x 50

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_check import assert_as_accurate_as_reference, assert_equals_reference
+from kernel_check import LargestTensor, assert_as_accurate_as_reference, assert_equals_reference
 from torch import Tensor
 
 from segue.kernels.moe.naive import naive_experts, naive_route
@@ -137,6 +137,16 @@ def test_an_expert_without_tokens_gets_a_zero_gradient(num_tokens: int) -> None:
         assert matrix.grad is not None
         assert torch.equal(matrix.grad[3:], torch.zeros_like(matrix.grad[3:]))
         assert matrix.grad[:3].abs().amin(dim=(1, 2)).min() > 0
+
+
+def test_a_skewed_load_is_never_padded_to_many_times_its_size() -> None:
+    # 100 tokens, all to the same two of 64 experts: padding would take 64 x 100 rows for 200 pairs of width 6
+    inputs, _ = make_experts(100, 64, 2, 6, 5)
+    fast, naive = pair(torch.tensor([[3, 9]]).expand(100, 2), CAPS[0])
+    with LargestTensor() as largest:
+        fast(*inputs)
+    assert largest.numel <= 8 * 200 * 6
+    assert_equals_reference(fast, naive, inputs)
 
 
 def test_experts_run_896_experts() -> None:
