@@ -21,14 +21,18 @@ def recurrent_step(
     *,
     lower_bound: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Decay, erase, write, read; shapes as `kda_step`, all tensors in the computing dtype."""
+    """Decay, erase, write, read; shapes as `kda_step`, all tensors in the computing dtype.
+
+    The state is read once, for the erased and the read values together: S' k and S' q with S' = S diag(decay), and
+    o = S' q + (k . q) write.
+    """
     N, H, V, K = state_NHVK.shape
-    q_NHK = q_NHK * ((q_NHK * q_NHK).sum(-1, keepdim=True) + L2_EPS).rsqrt() * K**-0.5
-    k_NHK = k_NHK * ((k_NHK * k_NHK).sum(-1, keepdim=True) + L2_EPS).rsqrt()
-    decay_NHK = log_decay(gate_logits_NHK, A_log_H, dt_bias, lower_bound).exp()
-    decayed = (state_NHVK * decay_NHK.unsqueeze(-2)).view(N * H, V, K)
-    k_row = k_NHK.reshape(N * H, 1, K)
-    error = torch.baddbmm(v_NHV.reshape(N * H, V, 1), decayed, k_row.transpose(1, 2), alpha=-1)
-    written = torch.baddbmm(decayed, error * torch.sigmoid(beta_logits_NH).reshape(N * H, 1, 1), k_row)
-    o = torch.bmm(written, q_NHK.reshape(N * H, K, 1))
-    return o.view(N, H, V), written.view(N, H, V, K)
+    kq_NH2K = torch.stack([k_NHK, q_NHK], 2)
+    kq_NH2K = kq_NH2K * (kq_NH2K.square().sum(-1, keepdim=True) + L2_EPS).rsqrt()
+    k_NH1K, q_NH1K = kq_NH2K.split(1, 2)
+    decay_NH1K = log_decay(gate_logits_NHK, A_log_H, dt_bias, lower_bound).exp().unsqueeze(2)
+    seen = torch.bmm((kq_NH2K * decay_NH1K).view(N * H, 2, K), state_NHVK.reshape(N * H, V, K).mT)
+    erased_NHV, read_NHV = seen.view(N, H, 2, V).unbind(2)
+    write_NHV = (v_NHV - erased_NHV) * torch.sigmoid(beta_logits_NH).unsqueeze(-1)
+    o_NHV = torch.addcmul(read_NHV, (k_NH1K * q_NH1K).sum(-1), write_NHV) * K**-0.5
+    return o_NHV, (state_NHVK * decay_NH1K).addcmul_(write_NHV.unsqueeze(-1), k_NH1K)
