@@ -28,20 +28,21 @@ class TaskPrefix:
     """The prompt of a task, rendered and fed once for all siblings.
 
     The first sibling to hear from its environment sets the prompt. One whose environment says something else, though
-    the seed is the same, gets a session of its own.
+    the seed is the same, gets a session of its own, and so does an only child.
     """
 
-    def __init__(self, task_id: str, engine: Engine, chat: Chat) -> None:
+    def __init__(self, task_id: str, engine: Engine, chat: Chat, *, num_siblings: int) -> None:
         self._task_id = task_id
         self._engine = engine
         self._chat = chat
+        self._num_siblings = num_siblings
         self._session: Session | None = None
         self._said: tuple[Any, ...] = ()
 
     def open(self, session_id: SessionId, reply: ResetReply) -> Session:
         """A session that holds the prompt."""
         said = (reply.system, reply.tools, reply.observation)
-        if self._session is None:
+        if self._session is None and self._num_siblings > 1:
             self._said = said
             self._session = self._engine.open(SessionId(task_id=self._task_id, index=None, attempt=0))
             self._engine.extend(self._session, self._chat.render_task(*said))
@@ -90,7 +91,7 @@ class Agent:
             Exception: whatever an episode raises that is not an outcome; its siblings are cancelled.
         """
         first_version = self.engine.version
-        prefix = TaskPrefix(task.id, self.engine, self.chat)
+        prefix = TaskPrefix(task.id, self.engine, self.chat, num_siblings=size)
         try:
             async with asyncio.TaskGroup() as siblings:
                 episodes = [

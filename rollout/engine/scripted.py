@@ -59,7 +59,7 @@ class ScriptedEngine:
             ids = await self._script(session)
         finally:
             self._busy.discard(session)
-        stops = np.flatnonzero(np.isin(ids, sampling.stop_ids))
+        stops = np.flatnonzero((ids[:, None] == np.asarray(sampling.stop_ids, np.int32)).any(-1))
         length = min(int(stops[0]) + 1 if len(stops) else len(ids), sampling.max_new_tokens)
         ids = ids[:length]
         session.append(ids)

@@ -62,7 +62,9 @@ def play(script: Any, environments: FakeEnvironments, **changes: Any) -> Traject
     config = RolloutConfig(**{**{name: getattr(CONFIG, name) for name in CONFIG.__slots__}, **changes})
     engine = PolicyEngine(script, version=VERSION)
     agent = Agent(engine=engine, chat=CHAT, environments=environments, config=config, sampling=sampling())
-    trajectory = run(agent.run_episode(TASK, group_id="g", index=2, prefix=TaskPrefix(TASK.id, engine, CHAT)))
+    trajectory = run(
+        agent.run_episode(TASK, group_id="g", index=2, prefix=TaskPrefix(TASK.id, engine, CHAT, num_siblings=1))
+    )
     validate(trajectory)
     return trajectory
 
@@ -298,6 +300,21 @@ def test_a_group_shares_its_prompt_and_keeps_its_order():
     # the prefix first, without a parent; then the siblings, from it
     assert opened == [(None, None), (0, None), (1, None), (2, None)]
     assert (group.first_version, group.last_version, group.made_by) == (VERSION, VERSION, "actor")
+
+
+def test_an_only_child_needs_no_prefix():
+    opened = []
+
+    class Recording(PolicyEngine):
+        def open(self, session_id, *, fork_of=None):
+            opened.append((session_id.index, fork_of))
+            return super().open(session_id, fork_of=fork_of)
+
+    engine = Recording(Turns(say("a")), version=VERSION)
+    environments = FakeEnvironments([make_reply(terminated=True)])
+    group = run(make_agent(engine, environments).run_group(TASK, group_id="g", size=1, made_by="actor"))
+    assert group.trajectories[0].token_ids.tolist() == [*prompt(), *say("a")]
+    assert opened == [(0, None)]
 
 
 def test_a_sibling_that_is_told_something_else_gets_its_own_prompt():
