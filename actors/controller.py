@@ -35,9 +35,8 @@ from segue.actors.held_out import Mode, play_held_out, standard_modes, variant_m
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.lineage import Lineage, measure_staleness
 from segue.actors.phase import Phase
-from segue.actors.plots import draw_curves
 from segue.actors.process_meter import ProcessMeter
-from segue.actors.recorder import Recorder, Values, read_metrics
+from segue.actors.recorder import Recorder, Values
 from segue.actors.rollout_actor import RolloutStats
 from segue.actors.run_folder import RunFolder
 from segue.actors.step_metrics import (
@@ -115,7 +114,7 @@ class Controller:
                 self._request_groups()
                 records = self._take_batch()
                 report = self._learn(records)
-                self._publish_weights()
+                self._publish_weights(is_needed=self._phase.publishes_every_step)
                 self._record_step(records, report)
                 self._evaluate_when_due()
                 self._checkpoint_when_due()
@@ -143,7 +142,7 @@ class Controller:
         if step:
             folder = self._store.path(step) / LEARNER_NAME
             self._ask_learners("load", folder, what=f"the learner to load {folder}")
-        self._publish_weights(always=True)
+        self._publish_weights(is_needed=True)
 
     def summary(self) -> dict[str, Any]:
         """What the run did and cost so far."""
@@ -156,6 +155,7 @@ class Controller:
 
     def _request_groups(self) -> None:
         """Keep tasks in flight for the batches ahead, on the least busy rollout actors."""
+        self._drop_unfit()
         steps_left = self._phase.num_steps - self.step
         wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
         while len(self._in_flight) + len(self._buffer.ready()) < wanted:
@@ -176,7 +176,6 @@ class Controller:
                     task, _ = self._in_flight.pop(reference)
                     self._tasks.settle(task.number)
                     self._buffer.add(record)
-                self._drop_unfit()
                 self._request_groups()
         return self._buffer.take(count, step=self.step + 1)
 
@@ -194,11 +193,11 @@ class Controller:
         self._totals.add_batch(records)
         return reports[0]
 
-    def _publish_weights(self, *, always: bool = False) -> None:
-        """Hand the present weights to every rollout actor."""
-        if not (always or self._phase.publishes_every_step):
-            return
+    def _publish_weights(self, *, is_needed: bool) -> None:
+        """Hand the present weights to every rollout actor, unless nobody needs them or all have them."""
         version = self._lineage.version(self.step)
+        if not is_needed or (self._published is not None and self._published.version == version):
+            return
         with self._clock.part("publish"):
             ticket = self._ask_learners("publish", version, what=f"weights of step {self.step}")[0]
             calls = [self._fleet.call(member, "set_weights", ticket) for member in self._fleet.rollout]
@@ -242,12 +241,12 @@ class Controller:
     def _evaluate_when_due(self) -> None:
         every = self._phase.eval_every
         if every and self.step % every == 0 and self.step < self._phase.num_steps:
-            self._publish_weights(always=not self._phase.publishes_every_step)
+            self._publish_weights(is_needed=True)
             self._note_best(self._evaluate(standard_modes(self._config)))
             self._rollout_stats = self._ask_rollout_stats()
 
     def _evaluate_after(self) -> None:
-        self._publish_weights(always=not self._phase.publishes_every_step)
+        self._publish_weights(is_needed=True)
         modes = [*standard_modes(self._config), *variant_modes(self._config)]
         self.evaluations["after"] = self._evaluate(modes)
         self._note_best(self.evaluations["after"])
@@ -263,17 +262,16 @@ class Controller:
             self._recorder.write("eval", self.step, values)
             results[mode.name] = evaluation.to_json()
         self._view.set_status("training")
-        draw_curves(read_metrics(self._folder.metrics), self._folder.curves)
         return results
 
     def _note_best(self, results: dict[str, Any]) -> None:
         score = results["sampled"]["success"]
         if self._best is None or score > self._best[0]:
             self._best = (score, self.step)
-            self._checkpoint()
 
     def _checkpoint_when_due(self) -> None:
-        if self.step % self._config.train.checkpoint_every == 0:
+        is_best = self._best is not None and self._best[1] == self.step
+        if is_best or self.step % self._config.train.checkpoint_every == 0:
             self._checkpoint()
 
     def _checkpoint(self) -> None:

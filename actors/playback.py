@@ -13,7 +13,7 @@ from segue.actors.supervise import supervised
 from segue.conf.schema import SegueConfig
 from segue.model.tokenizer.base import Tokenizer
 from segue.model.tokenizer.load import load_tokenizer
-from segue.rollout.trajectory import Trajectory
+from segue.rollout.trajectory import Int32Array, Trajectory
 
 
 def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demonstrator: bool) -> None:
@@ -50,27 +50,41 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
 
 
 def print_trajectory(console: Console, trajectory: Trajectory, tokenizer: Tokenizer) -> None:
-    """One episode: given text plain, written text marked, rewards and outcome at the end."""
+    """One episode: given text dim, written text bright, then rewards and outcome."""
     console.print(Rule(f"task {trajectory.task_id}, seed {trajectory.seed}"))
-    start = 0
+    text, start = Text(), 0
     for turn in trajectory.turns:
-        _print_tokens(console, trajectory, tokenizer, start, turn.start, "dim")
-        _print_tokens(console, trajectory, tokenizer, turn.start, turn.end, "bold cyan")
+        text.append(readable(trajectory.token_ids[start : turn.start], tokenizer), "dim")
+        text.append(readable(trajectory.token_ids[turn.start : turn.end], tokenizer), "bold cyan")
         start = turn.end
-    _print_tokens(console, trajectory, tokenizer, start, trajectory.num_tokens, "dim")
+    text.append(readable(trajectory.token_ids[start:], tokenizer), "dim")
+    console.print(text, soft_wrap=True)
+    console.print(Text(_verdict(trajectory), "green"), soft_wrap=True)
+
+
+def readable(token_ids: Int32Array, tokenizer: Tokenizer) -> str:
+    """Text with structure tokens as XML marks: `<message role="user">…</message>`, a line break after each message."""
+    special = tokenizer.special
+    marks = {special.open: "<", special.close: "</", special.sep: ">", special.end_of_msg: "\n"}
+    names = special.names
+    parts: list[str] = []
+    text: list[int] = []
+    for token_id in token_ids.tolist():
+        if token_id in names:
+            parts += [tokenizer.decode(text), marks.get(token_id, names[token_id])]
+            text = []
+        else:
+            text.append(token_id)
+    return "".join([*parts, tokenizer.decode(text)])
+
+
+def _verdict(trajectory: Trajectory) -> str:
     earned = [
-        f"turn {i + 1} {name} {value:+.2f}"
-        for i, t in enumerate(trajectory.turns)
-        for name, value in t.reward_terms.items()
+        f"turn {number} {name} {value:+.2f}"
+        for number, turn in enumerate(trajectory.turns, start=1)
+        for name, value in turn.reward_terms.items()
     ]
     earned += [f"{name} {value:+.2f}" for name, value in trajectory.outcome_terms.items()]
     facts = ", ".join(f"{key} {value}" for key, value in trajectory.info.items())
-    summary = f"{trajectory.outcome.value}, {trajectory.num_tokens} tokens, reward {trajectory.reward:.2f}"
-    console.print(Text(f"{summary} ({'; '.join(earned) or 'nothing earned'}); {facts}", style="green"))
-
-
-def _print_tokens(
-    console: Console, trajectory: Trajectory, tokenizer: Tokenizer, start: int, end: int, style: str
-) -> None:
-    if end > start:
-        console.print(Text(tokenizer.decode(trajectory.token_ids[start:end].tolist()), style=style))
+    outcome = f"{trajectory.outcome.value}, {trajectory.num_tokens} tokens, reward {trajectory.reward:.2f}"
+    return f"{outcome} ({'; '.join(earned) or 'nothing earned'}); {facts}"

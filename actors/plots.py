@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from segue.actors.recorder import Values, read_metrics
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -31,6 +33,29 @@ PANELS = (
     Panel("seconds of a step", "s", ("loop/step/", "loop/wait/", "loop/learn/")),
 )
 _COLUMNS = 3
+
+
+class CurvesSink:
+    """Redraws `curves.png` after each evaluation; it listens behind the sink that writes `metrics.jsonl`."""
+
+    def __init__(self, metrics: Path, curves: Path) -> None:
+        self._metrics = metrics
+        self._curves = curves
+        self._has_evaluation = False
+
+    def write(self, kind: str, step: int, values: Values) -> None:
+        """See `recorder.Sink`."""
+        if kind == "step" and self._has_evaluation:
+            self._draw()
+        self._has_evaluation |= kind == "eval"
+
+    def close(self) -> None:
+        """See `recorder.Sink`."""
+        self._draw()
+
+    def _draw(self) -> None:
+        draw_curves(read_metrics(self._metrics), self._curves)
+        self._has_evaluation = False
 
 
 def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:

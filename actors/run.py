@@ -12,6 +12,7 @@ from segue.actors.controller import Controller
 from segue.actors.errors import Interrupted, RunError
 from segue.actors.lineage import Lineage
 from segue.actors.phase import PhaseKind, make_phase
+from segue.actors.plots import CurvesSink
 from segue.actors.preflight import check_before_start, initial_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts
@@ -63,7 +64,13 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
         )
         _tell_dashboard(view, fleet)
         recorder = Recorder(
-            [JsonlSink(folder.metrics, lineage.incarnation), TensorBoardSink(folder.events), RayMetricsSink(), view]
+            [
+                JsonlSink(folder.metrics, lineage.incarnation),
+                TensorBoardSink(folder.events),
+                RayMetricsSink(),
+                CurvesSink(folder.metrics, folder.curves),
+                view,
+            ]
         )
         if lineage.incarnation:
             recorder.write("restore", step, {})

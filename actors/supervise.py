@@ -71,6 +71,7 @@ class Fleet:
     def __init__(self, config: SegueConfig, *, run_folder: Path, interrupt: Interrupt) -> None:
         self._config = config
         self._run_folder = run_folder
+        self._launch_folder = os.getcwd()
         self._interrupt = interrupt
         self._owners: dict[Any, str] = {}
         self.rollout: list[Member] = []
@@ -157,6 +158,7 @@ class Fleet:
             ray.kill(member.handle)
         self.rollout, self.learners, self._owners = [], [], {}
         ray.shutdown()
+        os.chdir(self._launch_folder)
 
     @property
     def _namespace(self) -> str:

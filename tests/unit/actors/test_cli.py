@@ -24,7 +24,8 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
         (["train", "train.stepz=3"], "train.stepz must be a known key, got an unknown one; nearest: train.steps"),
         (
             ["train", "run.init_from=nowhere"],
-            "run.init_from must be an exported model, warm_start or null, got {cwd}/nowhere; `segue pretrain` makes one",
+            "run.init_from must be an exported model, warm_start or null, got {cwd}/nowhere; "
+            "`segue pretrain` makes one",
         ),
         (
             ["train", "run.init_from=null", "model.vocab_size=64", "tokenizer=bytes"],

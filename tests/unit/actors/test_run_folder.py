@@ -27,7 +27,7 @@ def test_a_folder_stores_the_configuration_and_takes_one_process_at_a_time(tmp_p
 def test_a_folder_of_another_command_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.add_launch({"command": "pretrain"})
-    with pytest.raises(ConfigError, match="run.dir must hold a run of segue train, got one of segue pretrain"):
+    with pytest.raises(ConfigError, match=r"run\.dir must hold a run of segue train, got one of segue pretrain"):
         folder.open(SegueConfig(), "train")
     folder.close()
 

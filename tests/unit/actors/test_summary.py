@@ -1,6 +1,7 @@
 """The closing table and the summary, from evaluations as they are stored."""
 
 from actor_cases import make_episode
+
 from segue.actors.evaluation import evaluate
 from segue.actors.process_meter import Usage
 from segue.actors.summary import build_summary, rows_before_and_after

@@ -1,0 +1,157 @@
+"""A fleet without processes: rollout actors that finish groups in any order, learners that remember what they trained.
+
+Versions are as in a real run: a group's tokens are spread over the weights that were published while it was in flight.
+"""
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from actor_cases import make_episode, make_trajectory, number_of
+
+from segue.actors.buffer import file_name, make_record
+from segue.actors.errors import Interrupted
+from segue.actors.learner_actor import TrainRequest
+from segue.actors.rollout_actor import RolloutStats
+from segue.actors.supervise import Member
+from segue.actors.task import Task
+from segue.actors.weight_channel import WeightTicket
+from segue.learner.staleness import is_fresh
+from segue.rollout.trajectory import Group, PolicyVersion
+from segue.rollout.trajectory_file import load_group, save_group
+
+
+class Killed(BaseException):
+    """The controller is gone: nothing that it would still do happens."""
+
+
+@dataclass
+class TrainedStep:
+    """What one learner step was given, and which of its tokens it would have trained."""
+
+    step: int
+    group_ids: list[str]
+    ages: list[int]
+    """Of the trained tokens."""
+    num_masked: int
+
+
+@dataclass
+class FakeFleet:
+    """See the module; `rng` decides the order of everything that a real run leaves open."""
+
+    groups_folder: Path
+    rng: random.Random
+    max_staleness: int
+    num_rollout: int = 2
+    tokens_per_group: int = 6
+    stop_after_step: int | None = None
+    """Learner steps of this launch after which it ends: at the next wait by the user's wish, or at once if killed."""
+    ends_with: type[BaseException] = Interrupted
+    fails: bool = False
+    """Every episode ends in an infrastructure failure."""
+    trained: list[TrainedStep] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    published: list[PolicyVersion] = field(default_factory=list)
+    max_outstanding: int = 0
+    _in_flight: dict[int, tuple[Task, int]] = field(default_factory=dict)
+    _answers: dict[int, Any] = field(default_factory=dict)
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self.rollout = [Member(f"rollout-{i}", None) for i in range(self.num_rollout)]
+        self.learners = [Member("learner-0", None)]
+
+    def call(self, member: Member, method: str, *arguments: Any) -> int:
+        """See `Fleet`; a group is played when it is waited for, everything else at once."""
+        self._count += 1
+        if method == "play":
+            self._in_flight[self._count] = (arguments[0], len(self.published) - 1)
+            self.max_outstanding = max(self.max_outstanding, len(self._in_flight))
+        else:
+            self._answers[self._count] = getattr(self, f"_{method}")(*arguments)
+        return self._count
+
+    def wait(self, references: list[int], **_: Any) -> list[Any]:
+        """See `Fleet`."""
+        return [self._answers.pop(reference) for reference in references]
+
+    def wait_any(self, references: list[int], **_: Any) -> list[tuple[int, Any]]:
+        """See `Fleet`; any of the groups in flight finish."""
+        ends = self.ends_with is Interrupted and self.stop_after_step is not None
+        if ends and len(self.trained) >= (self.stop_after_step or 0):
+            raise Interrupted
+        finished = self.rng.sample(references, self.rng.randint(1, len(references)))
+        return [(reference, self._finish(reference)) for reference in finished]
+
+    def finish_unseen(self) -> None:
+        """Groups in flight whose files are written while nobody waits: the controller is dead."""
+        for reference in list(self._in_flight):
+            if self.rng.random() < 0.5:
+                self._finish(reference)
+
+    def _finish(self, reference: int) -> Any:
+        task, first = self._in_flight.pop(reference)
+        seen = self.published[first:]
+        picks = sorted(self.rng.choice(seen) for _ in range(self.tokens_per_group))
+        versions = [] if self.fails else [(version.incarnation, version.step) for version in picks]
+        member = make_trajectory(versions, task_id=task.task_id, group_id=task.group_id)
+        group = Group(
+            task_id=task.task_id,
+            group_id=task.group_id,
+            trajectories=(member,),
+            first_version=seen[0],
+            last_version=seen[-1],
+            made_by="rollout-0",
+        )
+        digest = save_group(self.groups_folder / file_name(task.group_id), group)
+        self.events.append(f"group {number_of(task.task_id)}")
+        return make_record(group, number=task.number, digest=digest, rollout_s=0.0)
+
+    def _train_step(self, request: TrainRequest) -> dict[str, float | None]:
+        version = PolicyVersion(len(request.restored_steps) - 1, request.step)
+        ages: list[int] = []
+        num_masked = 0
+        groups = [load_group(path, digest=digest) for path, digest in request.files]
+        for group in groups:
+            for t in group.trajectories:
+                fresh = is_fresh(
+                    t.policy_incarnation, t.policy_step, version, request.restored_steps, self.max_staleness
+                )
+                ages += (request.step - t.policy_step[t.trainable & fresh]).tolist()
+                num_masked += int(np.sum(t.trainable & ~fresh))
+        self.trained.append(
+            TrainedStep(step=request.step, group_ids=[g.group_id for g in groups], ages=ages, num_masked=num_masked)
+        )
+        self.events.append(f"step {request.step + 1}")
+        return {}
+
+    def _publish(self, version: PolicyVersion) -> WeightTicket:
+        if self.ends_with is Killed and len(self.trained) == self.stop_after_step:
+            raise Killed
+        self.published.append(version)
+        self.events.append(f"publish {version.step}")
+        return WeightTicket(version=version, size_bytes=1, reference=None)
+
+    def _set_weights(self, ticket: WeightTicket) -> None:
+        assert ticket.version == self.published[-1]
+
+    def _evaluate(self, request: Any) -> list[Any]:
+        self.events.append(f"evaluate {request.name}")
+        return [make_episode(seed=seed) for seed in request.seeds]
+
+    def _stats(self) -> RolloutStats:
+        return RolloutStats(num_prefill_tokens=0, prefill_s=0.0, num_decode_tokens=0, decode_s=0.0, num_missed=0)
+
+    def _save(self, folder: Path) -> None:
+        (folder / "weights").write_text(str(len(self.trained)))
+        self.events.append("save")
+
+    def _load(self, folder: Path) -> None:
+        assert (folder / "weights").is_file()
+        self.events.append("load")
+
+    def _export(self, folder: Path) -> None:
+        self.events.append("export")

@@ -1,0 +1,237 @@
+"""The loop's promises under any order in which groups finish: staleness, uses, order of tasks, interruption, restore.
+
+Processes, tensors and real waits are left out (`fake_fleet.py`); they are in tests/e2e/test_train.py.
+"""
+
+import random
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_fleet import FakeFleet, Killed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segue.actors.checkpoint_store import CheckpointStore
+from segue.actors.controller import Controller
+from segue.actors.errors import Interrupted, RunError
+from segue.actors.lineage import Lineage
+from segue.actors.phase import PhaseKind, make_phase
+from segue.actors.process_meter import ProcessMeter
+from segue.actors.recorder import Recorder
+from segue.actors.run_folder import RunFolder
+from segue.conf.load import load_config
+from segue.conf.schema import OnExceed, SegueConfig
+
+
+class QuietView:
+    """A console nobody looks at."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def set_status(self, text: str) -> None:
+        pass
+
+
+class Listener:
+    """A sink that remembers the metrics of steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+
+    def write(self, kind: str, step: int, values: Any) -> None:
+        if kind == "step":
+            self.steps.append(dict(values))
+
+    def close(self) -> None:
+        pass
+
+
+METER = ProcessMeter()
+
+
+@dataclass
+class Launch:
+    """One launch of a run in a folder."""
+
+    controller: Controller
+    fleet: FakeFleet
+    listener: Listener
+
+
+def make_config(folder: Path, **train: Any) -> SegueConfig:
+    config = load_config(["env.variants={}", "eval.episodes=2", "train.eval_every=0"])
+    config.run.dir = str(folder)
+    for name, value in {"steps": 6, "groups_per_step": 3, "checkpoint_every": 2, **train}.items():
+        setattr(config.train, name, value)
+    return config
+
+
+def launch(config: SegueConfig, *, restored_steps: tuple[int, ...] = (0,), seed: int = 0, **fleet: Any) -> Launch:
+    """A controller that stands where the folder's newest checkpoint stands."""
+    assert config.run.dir is not None
+    folder = RunFolder(Path(config.run.dir))
+    folder.trajectories.mkdir(exist_ok=True)
+    store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
+    step, state, faults = store.load_newest()
+    assert faults == [] and step == restored_steps[-1]
+    fakes = FakeFleet(folder.groups, random.Random(seed), config.train.max_staleness, **fleet)
+    listener = Listener()
+    controller = Controller(
+        config,
+        make_phase(config, PhaseKind.train),
+        folder=folder,
+        store=store,
+        fleet=fakes,  # type: ignore[arg-type]
+        recorder=Recorder([listener]),
+        view=QuietView(),  # type: ignore[arg-type]
+        meter=METER,
+        lineage=Lineage(restored_steps=restored_steps),
+    )
+    controller.restore(step, state)
+    return Launch(controller, fakes, listener)
+
+
+def numbers(group_ids: list[str]) -> list[int]:
+    return [int(group_id.removeprefix("train-").partition(".")[0]) for group_id in group_ids]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    max_staleness=st.integers(0, 3),
+    max_uses=st.integers(1, 3),
+    on_exceed=st.sampled_from(OnExceed),
+)
+def test_ages_and_uses_are_bounded_whatever_finishes_first(
+    seed: int, max_staleness: int, max_uses: int, on_exceed: OnExceed
+) -> None:
+    uses = max_uses if max_staleness else 1
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_config(Path(folder), max_staleness=max_staleness, max_uses=uses, on_exceed=on_exceed)
+        run = launch(config, seed=seed)
+        run.controller.run()
+        trained = run.fleet.trained
+        assert [step.step for step in trained] == list(range(6))
+        counts = Counter(group_id for step in trained for group_id in step.group_ids)
+        assert max(counts.values()) <= uses
+        for step, metrics in zip(trained, run.listener.steps, strict=True):
+            assert len(step.group_ids) == 3 and step.ages
+            assert max(step.ages) <= max_staleness
+            # the controller's figures, from counts, against the tokens that the learner saw
+            assert metrics["staleness/age/max_steps"] == max(step.ages)
+            assert metrics["staleness/age/mean_steps"] == pytest.approx(sum(step.ages) / len(step.ages))
+            share = step.num_masked / (step.num_masked + len(step.ages))
+            assert metrics["staleness/masked/share"] == pytest.approx(share)
+            if on_exceed is OnExceed.drop:
+                assert step.num_masked == 0
+        assert run.fleet.max_outstanding <= (max_staleness + 1) * 3
+
+
+def test_at_bound_0_a_step_trains_the_next_tasks_in_order_on_its_own_weights(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path), seed=5)
+    run.controller.run()
+    assert [numbers(step.group_ids) for step in run.fleet.trained] == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(6)]
+    assert all(set(step.ages) == {0} for step in run.fleet.trained)
+
+
+def test_the_loop_reads_as_it_is_drawn(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path, steps=2, groups_per_step=1, checkpoint_every=1), num_rollout=1)
+    run.controller.run()
+    evaluation = ["evaluate eval-sampled", "evaluate eval-greedy"]
+    assert run.fleet.events == [
+        "publish 0",
+        *evaluation,
+        *("group 0", "step 1", "publish 1", "save"),
+        *("group 1", "step 2", "publish 2", "save"),
+        *evaluation,
+        "save",
+        "export",
+    ]
+
+
+def test_at_bound_1_the_next_groups_are_in_flight_while_the_learner_works(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path, max_staleness=1, steps=3), seed=1)
+    run.controller.run()
+    ahead = [line["buffer/in_flight/groups"] + line["buffer/ready/groups"] for line in run.listener.steps]
+    # one batch beyond the step's own, and none once no step needs it
+    assert ahead == [3, 3, 0]
+    assert max(age for step in run.fleet.trained for age in step.ages) == 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), max_staleness=st.integers(0, 2), stops=st.lists(st.integers(1, 4), max_size=3))
+def test_an_interrupted_run_goes_on_with_nothing_lost_and_nothing_twice(
+    seed: int, max_staleness: int, stops: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_config(Path(folder), max_staleness=max_staleness, steps=12)
+        restored, trained = (0,), []
+        for number, stop in enumerate(stops):
+            run = launch(config, restored_steps=restored, seed=seed + number, stop_after_step=stop)
+            with pytest.raises(Interrupted):
+                run.controller.run()
+            run.fleet.finish_unseen()
+            trained += run.fleet.trained
+            # a checkpoint stands at the last finished step
+            restored = (*restored, run.controller.step)
+        run = launch(config, restored_steps=restored, seed=seed + 100)
+        run.controller.run()
+        trained += run.fleet.trained
+        assert [step.step for step in trained] == list(range(12))
+        used = [number for step in trained for number in numbers(step.group_ids)]
+        assert len(used) == 36 and len(set(used)) == 36
+        # every task from the first on was trained or stands dropped, up to those of the last batches ahead
+        assert set(range(36 - 3 * max_staleness)) <= set(used) | dropped_numbers(run)
+        assert all(age <= max_staleness for step in trained for age in step.ages)
+
+
+def dropped_numbers(run: Launch) -> set[int]:
+    entries = run.controller._buffer.state()["entries"]
+    return {entry["record"]["number"] for entry in entries if entry["dropped"] is not None}
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), max_staleness=st.integers(0, 2), stop=st.integers(1, 5))
+def test_a_killed_run_undoes_steps_after_its_checkpoint_and_trains_no_token_of_theirs(
+    seed: int, max_staleness: int, stop: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_config(Path(folder), max_staleness=max_staleness, checkpoint_every=2)
+        killed = launch(config, seed=seed, stop_after_step=stop, ends_with=Killed)
+        with pytest.raises(Killed):
+            killed.controller.run()
+        killed.fleet.finish_unseen()
+        # killed after step `stop` and before its checkpoint, which is due after every second step
+        restored = 2 * ((stop - 1) // 2)
+        run = launch(config, restored_steps=(0, restored), seed=seed + 1)
+        run.controller.run()
+        on_line = [step for step in killed.fleet.trained if step.step < restored] + run.fleet.trained
+        assert [step.step for step in on_line] == list(range(6))
+        used = Counter(number for step in on_line for number in numbers(step.group_ids))
+        assert set(used.values()) == {1}
+        assert all(age <= max_staleness for step in on_line for age in step.ages)
+        # what was trained in undone steps is not lost: its tasks are trained again, or their groups stand dropped
+        undone = {n for s in killed.fleet.trained if s.step >= restored for n in numbers(s.group_ids)}
+        assert undone <= set(used) | dropped_numbers(run)
+
+
+def test_an_endless_failure_stops_the_run_and_names_the_cause(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path, groups_per_step=2), fails=True)
+    with pytest.raises(RunError, match="no episode of 5 groups in a row left anything to train; most often: success"):
+        run.controller.run()
+
+
+def test_group_files_are_deleted_once_the_kept_checkpoints_contain_their_use(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path, keep_checkpoints=2))
+    run.controller.run()
+    # checkpoints of steps 4 and 6 are kept: groups of steps 5 and 6 may be needed again
+    kept = sorted(numbers([path.name for path in (tmp_path / "groups").iterdir()]))
+    assert kept == [12, 13, 14, 15, 16, 17]
