@@ -41,7 +41,7 @@ class LinearAttnConfig:
 class ModelConfig:
     """A K3-style text model. The defaults are the `tiny` model."""
 
-    vocab_size: int = 1024
+    vocab_size: int = 896
     hidden_size: int = 96
     num_hidden_layers: int = 4
     num_attention_heads: int = 3
