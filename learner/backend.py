@@ -3,46 +3,55 @@
 What is bent, and why (docs/numerics.md has the matrix of what is supported):
 
 - every backward follows its own `engine(...)` forward: ZeRO-3 otherwise overwrites gradients instead of adding them;
-- the step's border is said explicitly, never counted by the engine;
+- the border of a step is said explicitly, never counted by the engine;
 - gradients come out averaged over ranks; `loss_scale` makes them a sum;
 - clipping is said explicitly, since an absent key means 1.0;
+- the engine's bf16 mode stays off, since it rounds every parameter: a bf16 module comes with the few parameters that
+  must stay fp32, and ZeRO keeps fp32 masters and gradient sums of the others all the same;
 - the shared-memory op, a C++ extension compiled at first use, is switched off.
 """
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any
 
 import deepspeed
 import deepspeed.ops
 import torch
+import torch.distributed
 from deepspeed.utils import logger as deepspeed_logger
-from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
+from deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+)
 from torch import Tensor, nn
 
-from segue.conf.schema import Precision
+from segue.conf.schema import OptimizerConfig
+from segue.learner.optimizer import MOMENTS, configure_adamw
 from segue.learner.segment_module import SegmentModule, StateLayout, state_layout
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 
 
-def join_ranks(rank: int, world_size: int, master_addr: str, master_port: int, timeout_s: float) -> None:
+def join_ranks(rank: int, world_size: int, address: tuple[str, int], timeout_s: float) -> None:
     """Make this process one of the learner's ranks; returns when all have come.
 
     Args:
         rank: of this process.
         world_size: ranks in all.
-        master_addr: where rank 0 listens.
-        master_port: free there.
+        address: host and port where rank 0 listens.
         timeout_s: deadline of every later collective, in seconds.
     """
-    deepspeed_logger.setLevel(logging.WARNING)
-    # its build wants a compiler and ninja, and takes minutes
+    deepspeed_logger.setLevel(logging.ERROR)
+    # building it needs a compiler and takes minutes
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    host, port = address
     os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK="0", MASTER_ADDR=master_addr, MASTER_PORT=str(master_port)
+        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK="0", MASTER_ADDR=host, MASTER_PORT=str(port)
     )
     deepspeed.init_distributed(
         dist_backend="gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=timeout_s)
@@ -50,45 +59,38 @@ def join_ranks(rank: int, world_size: int, master_addr: str, master_port: int, t
 
 
 class DeepSpeedBackend:
-    """One rank's engine around a `SegmentModule`.
+    """One rank's engine around a `SegmentModule`; all ranks call its methods together.
 
     Invariants:
-        Gradients and updates equal plain torch's: tests/e2e/test_deepspeed_exactness.py, test_deepspeed_updates.py.
+        Gradients and updates equal plain torch's: tests/e2e/test_deepspeed_exactness.py.
     """
 
     def __init__(
-        self,
-        module: SegmentModule,
-        build_optimizer: OptimizerFactory,
-        *,
-        zero_stage: int,
-        precision: Precision,
-        grad_clip: float,
+        self, module: SegmentModule, build_optimizer: OptimizerFactory, *, zero_stage: int, grad_clip: float
     ) -> None:
-        """All ranks construct it together, with equal weights.
+        """All ranks bring equal weights.
 
         Args:
-            module: fp32; wrapped and, for bf16, rounded in place.
-            build_optimizer: from named parameters.
-            zero_stage: 1, 2 or 3; bf16 needs 2 or 3 (`conf/rules_learner.py`).
-            precision: of parameters and activations; fp32 masters and gradient sums in either case.
+            module: its parameters keep their dtypes; masters and gradient sums are fp32.
+            build_optimizer: from named parameters; groups of one dtype each.
+            zero_stage: 1, 2 or 3; 3 needs parameters of one dtype.
             grad_clip: bound of the global gradient norm; 0 turns clipping off.
         """
-        config: dict[str, Any] = {
+        config = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
             "steps_per_print": None,
             "gradient_clipping": grad_clip,
             "zero_optimization": {"stage": zero_stage, "overlap_comm": False},
             "zero_allow_untested_optimizer": True,
+            "data_types": {"grad_accum_dtype": "fp32"},
         }
-        if precision is Precision.bf16:
-            config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
-        optimizer = build_optimizer(module.named_parameters())
-        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._module = module
         self._layout = state_layout(module.model)
-        self._grad_norms: list[Tensor] = []
+        self._is_partitioned = zero_stage == 3
+        optimizer = build_optimizer(module.model.named_parameters())
+        self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        self._grad_sizes: list[Tensor] = []
         for parameter in module.parameters():
             parameter.register_hook(self._note_gradient)
 
@@ -110,29 +112,91 @@ class DeepSpeedBackend:
         """See `sweeps.Backend`."""
         self._engine.set_gradient_accumulation_boundary(is_last)
         self._engine.backward(scalar, scale_wrt_gas=False)
-        norms = torch.stack(self._grad_norms)
-        self._grad_norms.clear()
-        return bool(norms.isfinite().all())
+        sizes = torch.stack([size.float() for size in self._grad_sizes])
+        self._grad_sizes.clear()
+        return bool(sizes.isfinite().all())
 
-    def step(self, lr: float) -> float:
-        """Update every parameter and forget the gradients; all ranks together.
+    def step(self, config: OptimizerConfig, lr: float) -> float:
+        """Update every parameter and forget the gradients.
 
+        Args:
+            config: the numbers of this update, `grad_clip` included; the optimiser is `build_adamw`'s.
+            lr: learning rate of this update.
         Returns:
             The global gradient norm before clipping.
         """
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = lr
+        configure_adamw(self._engine.optimizer.param_groups, config, lr)
+        self._engine.optimizer.clip_grad = config.grad_clip
         self._engine.step()
         return float(self._engine.get_global_grad_norm())
 
     def gradients(self) -> dict[str, Tensor]:
-        """The step's gathered gradients by parameter, whole, fp32, between the last backward and `step`; all ranks."""
-        return {name: safe_get_full_grad(parameter).clone() for name, parameter in self._module.named_parameters()}
+        """The step's gradients by parameter, whole, fp32; between the last backward and `step`."""
+        return {name: safe_get_full_grad(p).clone() for name, p in self._module.model.named_parameters()}
 
-    def masters(self) -> dict[str, Tensor]:
-        """The fp32 parameters by name, whole; all ranks."""
-        return {name: safe_get_full_fp32_param(parameter) for name, parameter in self._module.named_parameters()}
+    def published(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, whole, in their own dtypes; copies on rank 0, empty elsewhere."""
+        model, tensors = self._module.model, {}
+        is_first = torch.distributed.get_rank() == 0
+        for name, parameter in model.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter], enabled=self._is_partitioned):
+                if is_first:
+                    tensors[name] = parameter.detach().clone()
+        if is_first:
+            tensors |= {name: buffer.clone() for name, buffer in model.named_buffers()}
+        return tensors
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """`<kind>/<parameter>` to fp32 masters and, after the first update, AdamW's moments, whole."""
+        self._link_moments()
+        state = {}
+        for name, parameter in self._module.model.named_parameters():
+            state[f"master/{name}"] = safe_get_full_fp32_param(parameter).clone()
+            for moment in MOMENTS if self.num_updates else ():
+                state[f"{moment}/{name}"] = safe_get_full_optimizer_state(parameter, moment).clone()
+        return state
+
+    def load_optimizer_state(self, state: Mapping[str, Tensor], num_updates: int) -> None:
+        """Take up what `optimizer_state` returned, of any number of ranks, and the masters' values as parameters.
+
+        A zero gradient must be pending: the update that carries the masters over into the parameters is DeepSpeed's
+        own, at learning rate zero. It also makes the moments exist.
+        """
+        for name, parameter in self._module.model.named_parameters():
+            safe_set_full_fp32_param(parameter, state[f"master/{name}"])
+        self.step(OptimizerConfig(), 0.0)
+        self._link_moments()
+        for name, parameter in self._module.model.named_parameters():
+            for moment in MOMENTS:
+                value = state[f"{moment}/{name}"] if num_updates else torch.zeros_like(state[f"master/{name}"])
+                safe_set_full_optimizer_state(parameter, value, moment)
+        for entry in self._engine.optimizer.optimizer.state.values():
+            entry["step"].fill_(num_updates)
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that AdamW has counted."""
+        return max((int(entry["step"]) for entry in self._engine.optimizer.optimizer.state.values()), default=0)
+
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
+        """Elementwise, in place."""
+        torch.distributed.all_reduce(tensor)
+        return tensor
+
+    def max_over_ranks(self, tensor: Tensor) -> Tensor:
+        """Elementwise, in place."""
+        torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
+        return tensor
+
+    def _link_moments(self) -> None:
+        """Let DeepSpeed find the moments of every parameter.
+
+        ZeRO 1 and 2 look for them once, after the first group's first update, when the other groups have none yet.
+        """
+        if self.num_updates and not self._is_partitioned:
+            self._engine.optimizer._hp_optimizer_states_linked = False
+            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
 
     def _note_gradient(self, grad: Tensor) -> None:
-        # largest entry: one pass, and NaN or infinity pass through
-        self._grad_norms.append(torch.linalg.vector_norm(grad, ord=float("inf")))
+        # the largest entry: one pass, and NaN or infinity pass through
+        self._grad_sizes.append(torch.linalg.vector_norm(grad, ord=float("inf")))

@@ -127,7 +127,7 @@ class TokenBatch:
 
 
 def _concatenate(arrays: Sequence[NDArray], dtype: DTypeLike) -> NDArray:
-    return np.concatenate([np.zeros((0, *arrays[0].shape[1:]), dtype), *arrays]).astype(dtype, copy=False)
+    return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(0, dtype)
 
 
 def _borders(counts: Sequence[int] | NDArray) -> NDArray[np.int64]:

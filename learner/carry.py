@@ -33,7 +33,6 @@ class CarriedStates:
         for trajectory, count in swept_tokens.items():
             self._row_starts[trajectory] = num_rows
             num_rows += count
-        self._num_rows = num_rows
         self._rows = [
             torch.empty(num_rows, *shape, dtype=dtype, device=layout.device) for shape, dtype in layout.per_token
         ]
@@ -65,16 +64,17 @@ class CarriedStates:
             position = own.stop
 
     def arrived(self, segments: Sequence[Segment], state: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Each tensor of the flat state after these segments with the gradient that later segments left for it."""
-        if not segments:
-            return []
+        """Each tensor of the flat state after these segments with the gradient that later segments left for it.
+
+        A dummy's gradients are zero, not absent: ZeRO-3 wants the same backward hooks to fire on every rank.
+        """
         per_sequence, per_token = self._split(state)
+        if not segments:
+            return [(tensor, torch.zeros_like(tensor)) for tensor in (*per_sequence, *per_token)]
         grads = self._stack([self._arrived.pop(segment.trajectory, None) for segment in segments])
         spans = [self._rows_of(segment) for segment in segments]
-        pairs = list(zip(per_sequence, grads, strict=True))
-        if self._row_grads:
-            pairs += [(rows, _take(sums, spans)) for rows, sums in zip(per_token, self._row_grads, strict=True)]
-        return pairs
+        row_grads = [_take(sums, spans) for sums in self._row_sums()]
+        return [*zip(per_sequence, grads, strict=True), *zip(per_token, row_grads, strict=True)]
 
     def hand_back(self, segments: Sequence[Segment], state: Sequence[Tensor]) -> None:
         """Take the gradients of the flat state before these segments, and release them there."""
@@ -82,17 +82,21 @@ class CarriedStates:
         for n, segment in enumerate(segments):
             if segment.start:
                 self._arrived[segment.trajectory] = [_grad(tensor)[n] for tensor in per_sequence]
-        if self._num_rows and not self._row_grads:
-            self._row_grads = [
-                torch.zeros_like(rows, dtype=torch.promote_types(rows.dtype, torch.float32)) for rows in self._rows
-            ]
-        for tensor, sums in zip(per_token, self._row_grads, strict=False):
+        for tensor, sums in zip(per_token, self._row_sums(), strict=True):
             position = 0
             for segment in segments:
                 sums[self._rows_before(segment)] += _grad(tensor)[position : position + segment.start]
                 position += segment.start
         for tensor in (*per_sequence, *per_token):
             tensor.grad = None
+
+    def _row_sums(self) -> list[Tensor]:
+        """Gradients of all stored rows so far, in at least float32."""
+        if not self._row_grads:
+            self._row_grads = [
+                torch.zeros_like(rows, dtype=torch.promote_types(rows.dtype, torch.float32)) for rows in self._rows
+            ]
+        return self._row_grads
 
     def _split(self, state: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         # a flat state begins with the consumed tokens and the row borders

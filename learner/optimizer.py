@@ -8,6 +8,9 @@ from torch import nn
 
 from segue.conf.schema import OptimizerConfig
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each parameter, beside the count of its updates."""
+
 UNDECAYED = ("embed_tokens.weight", "conv1d.weight", "res_proj.weight")
 """Endings of parameters with two axes or more that weight decay leaves alone; vectors are left alone anyway."""
 
@@ -16,17 +19,28 @@ def build_adamw(named_parameters: Iterable[tuple[str, nn.Parameter]], config: Op
     """AdamW whose weight decay reaches matrices only.
 
     Norms, decay parameters (A_log, dt_bias), convolution taps, pseudo-queries and embeddings are not decayed: shrinking
-    them moves the network's scales and memory, not its capacity.
+    them moves the network's scales and memory, not its capacity. A group holds parameters of one dtype, as ZeRO wants.
     """
-    decayed, undecayed = [], []
+    groups: dict[tuple[bool, torch.dtype], list[nn.Parameter]] = {}
     for name, parameter in named_parameters:
-        is_matrix = parameter.dim() >= 2 and not name.endswith(UNDECAYED)
-        (decayed if is_matrix else undecayed).append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": undecayed, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+        is_decayed = parameter.dim() >= 2 and not name.endswith(UNDECAYED)
+        groups.setdefault((is_decayed, parameter.dtype), []).append(parameter)
+    # the narrowest dtype first: ZeRO decides by the first group whether gradients are summed in a wider one
+    ordered = sorted(groups.items(), key=lambda item: item[0][1].itemsize)
+    optimizer = torch.optim.AdamW(
+        [{"params": parameters, "is_decayed": is_decayed} for (is_decayed, _), parameters in ordered], lr=config.lr
+    )
+    configure_adamw(optimizer.param_groups, config, config.lr)
+    return optimizer
+
+
+def configure_adamw(groups: Iterable[dict[str, Any]], config: OptimizerConfig, lr: float) -> None:
+    """Set the numbers of the next update on groups that `build_adamw` made."""
+    for group in groups:
+        group["lr"] = lr
+        group["betas"] = (config.beta1, config.beta2)
+        group["eps"] = config.eps
+        group["weight_decay"] = config.weight_decay if group["is_decayed"] else 0.0
 
 
 def learning_rate(step: int, num_steps: int, config: OptimizerConfig) -> float:

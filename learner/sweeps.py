@@ -224,10 +224,11 @@ class _Sweeper:
         return unpack_outputs(outputs)
 
     def _differentiable(self, step: MicroStep, per_sequence: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Flat state before the micro-step; its tensors take gradients where some sequence has a past."""
+        """Flat state before the micro-step, whose tensors take gradients.
+
+        Also where no sequence has a past: ZeRO-3 wants the same backward hooks to fire on every rank.
+        """
         state = self.states.flat(step.segments, per_sequence)
-        if not _has_past(step):
-            return state
         return tuple(tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor for tensor in state)
 
     def _record(self, step: MicroStep, inputs: MicroStepInputs, outputs: SegmentOutputs) -> None:
@@ -267,8 +268,7 @@ class _Sweeper:
             ((output * grad).sum() for output, grad in pairs), torch.zeros((), device=self.backend.layout.device)
         )
         is_finite &= self.backend.backward(scalar, is_last=is_last)
-        if _has_past(step):
-            self.states.hand_back(step.segments, state)
+        self.states.hand_back(step.segments, state)
         if not is_finite and self.failure is None:
             self.failure = FailedMicroStep(
                 step=step,
@@ -276,7 +276,3 @@ class _Sweeper:
                 state=tuple(tensor.detach() for tensor in state),
                 cotangents=tuple(grad for _, grad in pairs),
             )
-
-
-def _has_past(step: MicroStep) -> bool:
-    return any(segment.start for segment in step.segments)
