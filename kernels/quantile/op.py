@@ -3,6 +3,8 @@
 Letters: T tokens, E experts, B bins.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -67,11 +69,11 @@ def quantile_bias(histogram: Tensor, bias: Tensor, top_k: int) -> Tensor:
     target = num_tokens * top_k / num_experts
     low, width = _bin_range(bias, num_bins)
     cumulative_EB = histogram.cumsum(1)
-    # first bin at which the count reaches ceil(target)
-    bin_E1 = (cumulative_EB < target).sum(1, keepdim=True)
+    # first bin at which the count reaches the target; compared as integers, which stay exact
+    bin_E1 = (cumulative_EB < math.ceil(target)).sum(1, keepdim=True)
     inside_E1 = histogram.gather(1, bin_E1)
     before_E1 = cumulative_EB.gather(1, bin_E1) - inside_E1
-    fraction_E1 = ((target - before_E1) / inside_E1.double()).clamp_(0.0, 1.0)
+    fraction_E1 = ((target - before_E1.double()) / inside_E1).clamp_(0.0, 1.0)
     wanted_E = (low + (bin_E1 + fraction_E1) * width).squeeze(1)
     return (wanted_E - wanted_E.mean()).to(bias.dtype)
 
