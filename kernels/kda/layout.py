@@ -77,7 +77,9 @@ class ChunkLayout:
         return state.mT.unflatten(0, (-1, self.num_heads)).index_select(0, self.rank)
 
 
+# outside inference mode, so that whoever asks first leaves indices that autograd may keep
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def chunk_layout(bounds: tuple[int, ...], num_heads: int, max_block: int, device: torch.device) -> ChunkLayout:
     """Lay sequences [bounds[n], bounds[n+1]) out in chunks.
 

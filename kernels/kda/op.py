@@ -12,7 +12,8 @@ from segue.kernels.kda.softplus import softplus_kda
 from segue.kernels.kda.step import recurrent_step
 
 BLOCK_NUMBERS = 2**17
-"""Numbers in one array of a block of tiles: some ten such arrays fit a CPU core's second-level cache."""
+"""Numbers in one array of a block of tiles: few enough to stay near a processor core, and many enough that the cost of
+calling operators is small."""
 
 
 def kda(
@@ -57,8 +58,7 @@ def kda(
     if T == 0:
         return v_THV, parameters[-1]
     tokens = [x.contiguous() for x in (q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH)]
-    max_block = BLOCK_NUMBERS // (CHUNK * K)
-    layout = chunk_layout(bounds, H, max_block, v_THV.device)
+    layout = chunk_layout(bounds, H, BLOCK_NUMBERS // (CHUNK * K), v_THV.device)
     if lower_bound is None:
         o_THV, new_state = softplus_kda(*(x.to(dtype) for x in tokens), *parameters, layout=layout)
         return o_THV.to(v_THV.dtype), new_state

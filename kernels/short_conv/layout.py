@@ -30,7 +30,9 @@ class ConvLayout:
     """int64 [N*(W-1)]: edge rows of the new states."""
 
 
+# outside inference mode, so that whoever asks first leaves indices that autograd may keep
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def conv_layout(bounds: tuple[int, ...], num_taps: int, device: torch.device) -> ConvLayout:
     """Indices for sequences [bounds[n], bounds[n+1]).
 

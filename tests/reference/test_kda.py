@@ -6,6 +6,7 @@ between sequences and from later tokens. Not covered: the layout alone (unit tes
 
 import itertools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def test_step_and_its_gradients_equal_the_recurrence(lower_bound: float | None) 
 
 @pytest.mark.parametrize("lower_bound", BOUNDS)
 def test_state_handed_over_at_any_token_gives_the_same_continuation(lower_bound: float | None) -> None:
-    T = 50
+    T = 35
     inputs = make_inputs([T], decay="slow")
     o_ref, state_ref = packed(kda, [T], lower_bound)(*inputs)
     for cut in range(T + 1):
@@ -192,6 +193,32 @@ def test_whole_tiles_near_the_strongest_decay_are_accurate_and_finite_in_fp32(
         # at 200 the sigmoid rounds to 1 and has no gradient: every log decay is the bound itself
         if not (of_decay and shift == 200.0):
             assert relative_error(result, truth) < (DECAY_GRADIENT_ERROR if of_decay else FACTORED_ERROR), name
+
+
+@pytest.mark.parametrize("lower_bound", BOUNDS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_grad_mode_changes_no_bit(mode: Callable[[], AbstractContextManager[None]], lower_bound: float | None) -> None:
+    # lengths of no other test: the first call, which lays them out, is the one without grad
+    lengths = [41, 3, 18] if mode is torch.no_grad else [42, 3, 18]
+    inputs = [x.float() for x in make_inputs(lengths)]
+    operator = packed(kda, lengths, lower_bound)
+    with mode():
+        without = operator(*inputs)
+    with_grad = operator(*(x.requires_grad_() for x in inputs))
+    assert all(torch.equal(a, b) for a, b in zip(with_grad, without, strict=True))
+    torch.autograd.grad(with_grad[0].sum(), inputs)
+
+
+def test_strided_inputs_give_the_same_bits() -> None:
+    lengths = [20, 31]
+    inputs = [x.float() for x in make_inputs(lengths, K=16, V=16)]
+    # as they come out of one projection
+    q, k, v = torch.stack(inputs[:3], 1).unbind(1)
+    assert not q.is_contiguous()
+    o, state = packed(kda, lengths, -5.0)(q, k, v, *inputs[3:])
+    o_ref, state_ref = packed(kda, lengths, -5.0)(*inputs)
+    assert torch.equal(o, o_ref)
+    assert torch.equal(state, state_ref)
 
 
 @pytest.mark.parametrize("lower_bound", BOUNDS)

@@ -1,6 +1,8 @@
 """The packed short convolution against one token at a time: values, states and gradients, leaks, hand-over."""
 
 import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -96,6 +98,18 @@ def test_editing_a_neighbour_leaves_outputs_and_gradients_bit_identical() -> Non
         assert d_state[1].count_nonzero() == 0
         results.append([y[mine], state[others], d_x[mine], d_weight, d_state[others]])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_grad_mode_changes_no_bit(mode: Callable[[], AbstractContextManager[None]]) -> None:
+    # lengths of no other test: the first call, which lays them out, is the one without grad
+    lengths = [21, 2] if mode is torch.no_grad else [22, 2]
+    inputs = [x.float() for x in make_inputs(lengths)]
+    with mode():
+        without = packed(short_conv, lengths)(*inputs)
+    with_grad = packed(short_conv, lengths)(*(x.requires_grad_() for x in inputs))
+    assert all(torch.equal(a, b) for a, b in zip(with_grad, without, strict=True))
+    torch.autograd.grad(with_grad[0].sum(), inputs)
 
 
 def test_no_tokens_keep_the_state() -> None:
