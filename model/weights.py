@@ -67,27 +67,43 @@ def apply_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
     """Copy an update into tensors of the same names, shapes and dtypes; nothing is copied unless everything fits.
 
     Raises:
+        ValueError: as `check_weights`.
+    """
+    check_weights(update, tensors)
+    copy_weights(update, tensors)
+
+
+def check_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
+    """See whether an update fits tensors and arrived whole.
+
+    Raises:
         ValueError: missing, extra or misshapen tensors, or bytes that are not those that were packed.
     """
     entries = {entry.name: entry for entry in update.manifest}
     missing, extra = sorted(tensors.keys() - entries.keys()), sorted(entries.keys() - tensors.keys())
     if missing or extra:
         raise ValueError(f"an update must name the model's tensors, missing {missing}, extra {extra}")
-    sources = {}
     for name, entry in entries.items():
         tensor = tensors[name]
         if entry.shape != tuple(tensor.shape) or _dtype(entry.dtype) != tensor.dtype:
             found = f"{entry.dtype} {list(entry.shape)}"
             raise ValueError(f"{name} must be {tensor.dtype} {list(tensor.shape)}, got {found}")
-        raw = update.data[entry.offset_bytes : entry.offset_bytes + entry.size_bytes]
-        if _digest(raw) != entry.digest:
+        if _digest(_bytes_of(update, entry)) != entry.digest:
             raise ValueError(f"{name} arrived with other bytes than were packed")
-        sources[name] = raw
+
+
+def copy_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
+    """Copy an update that `check_weights` found to fit."""
     with torch.no_grad():
-        for name, raw in sources.items():
-            tensor = tensors[name]
+        for entry in update.manifest:
+            tensor = tensors[entry.name]
             # torch warns about read-only memory, which shared memory is; a copy of one tensor is cheap
-            tensor.copy_(torch.from_numpy(raw.copy()).view(tensor.dtype).view(tensor.shape))
+            raw = torch.from_numpy(_bytes_of(update, entry).copy())
+            tensor.copy_(raw.view(tensor.dtype).view(tensor.shape))
+
+
+def _bytes_of(update: WeightUpdate, entry: TensorEntry) -> NDArray[np.uint8]:
+    return update.data[entry.offset_bytes : entry.offset_bytes + entry.size_bytes]
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -98,4 +114,4 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _digest(raw: NDArray[np.uint8]) -> str:
-    return blake2b(raw.tobytes(), digest_size=16).hexdigest()
+    return blake2b(raw.data, digest_size=16).hexdigest()

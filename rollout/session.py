@@ -89,14 +89,21 @@ class Session:
         padded[: len(rows)] = rows
         return padded
 
-    def check_ready(self) -> None:
-        """Refuse to sample from a session that is closed or empty.
+    def check_open(self) -> None:
+        """Refuse a session that is closed.
 
         Raises:
             ValueError: it is.
         """
         if self.is_closed:
             raise ValueError(f"{self.id} is closed")
+
+    def check_not_empty(self) -> None:
+        """Refuse to sample from nothing.
+
+        Raises:
+            ValueError: the stream is empty.
+        """
         if not len(self):
             raise ValueError(f"{self.id} must hold a token before it can be continued")
 

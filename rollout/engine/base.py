@@ -85,7 +85,7 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Sessions to tokens. Calls come from one event loop; every method but `generate` returns at once.
+    """Sessions to tokens. Calls come from one event loop's thread; every method but `generate` returns at once.
 
     Invariants:
         A session's stream is only ever appended to. What a session samples depends on its tokens, its id, the seed and
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """End a session and release what is kept for it. Closing twice is allowed."""
 
     def load_weights(self, update: WeightUpdate, version: PolicyVersion) -> None:
-        """Swap the weights between two sampled tokens.
+        """Swap the weights; every token whose sampling begins after this call comes from the new ones.
 
         Raises:
             ValueError: the update does not fit the model.

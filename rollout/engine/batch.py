@@ -5,9 +5,11 @@ Dimensions: N sessions (rows, kept dense), D model width, Y vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from segue.model.inputs import PackedInputs
@@ -135,7 +137,13 @@ class DecodeBatch:
         greedy_N = draw.is_greedy_N
         return torch.where(greedy_N, best_N, ids_N), torch.where(greedy_N, best_logprobs_N, logprobs_N)
 
-    def record(self, ids_N: Tensor, logprobs_N: Tensor, expert_ids_NMk: Tensor, version: PolicyVersion) -> list[int]:
+    def record(
+        self,
+        ids_N: NDArray[np.int64],
+        logprobs_N: NDArray[Any],
+        expert_ids_NMk: NDArray[Any],
+        version: PolicyVersion,
+    ) -> list[int]:
         """Write one step down.
 
         Returns:
@@ -143,16 +151,15 @@ class DecodeBatch:
         Raises:
             EngineFailure: a log-probability is not finite, so neither are the weights' outputs.
         """
-        ids, logprobs = ids_N.cpu().numpy(), logprobs_N.cpu().numpy()
-        if not np.isfinite(logprobs).all():
-            row = int(np.flatnonzero(~np.isfinite(logprobs))[0])
-            raise EngineFailure(f"log-probability of {self.requests[row].state.session.id} is {logprobs[row]}")
+        if not np.isfinite(logprobs_N).all():
+            row = int(np.flatnonzero(~np.isfinite(logprobs_N))[0])
+            raise EngineFailure(f"log-probability of {self.requests[row].state.session.id} is {logprobs_N[row]}")
         rows = self._rows
-        self._tape.write(rows["lane"], ids, logprobs, expert_ids_NMk.cpu().numpy(), version)
-        rows["next_token"] = ids
+        self._tape.write(rows["lane"], ids_N, logprobs_N, expert_ids_NMk, version)
+        rows["next_token"] = ids_N
         rows["position"] += 1
         rows["num_sampled"] += 1
-        finished = self._is_stop[rows["stop_set"], ids] | (rows["num_sampled"] == rows["max_new_tokens"])
+        finished = self._is_stop[rows["stop_set"], ids_N] | (rows["num_sampled"] == rows["max_new_tokens"])
         if self._tape.is_full:
             self._turn_tape()
         return [int(row) for row in np.flatnonzero(finished)] if finished.any() else []

@@ -140,7 +140,8 @@ class Request:
             policy_step=step,
             finish_reason=FinishReason.stop if is_stop else FinishReason.length,
         )
-        self.future.set_result(completion)
+        if not self.future.done():
+            self.future.set_result(completion)
 
     def fail(self, error: BaseException) -> None:
         """Hand an error to the caller."""

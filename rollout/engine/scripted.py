@@ -47,11 +47,13 @@ class ScriptedEngine:
 
     def extend(self, session: Session, token_ids: ArrayLike) -> None:
         """See `Engine`."""
+        session.check_open()
         session.append(token_ids)
 
     async def generate(self, session: Session, sampling: Sampling) -> Completion:
         """See `Engine`."""
-        session.check_ready()
+        session.check_open()
+        session.check_not_empty()
         if session in self._busy:
             raise ValueError(f"{session.id} is generating already")
         self._busy.add(session)

@@ -173,6 +173,8 @@ def test_sessions_that_cannot_go_on_are_refused(engine):
         engine.close(busy)
         with pytest.raises(ValueError, match="is closed"):
             await engine.generate(busy, make_sampling())
+        with pytest.raises(ValueError, match="is closed"):
+            engine.extend(busy, [1])
 
     run(play())
 

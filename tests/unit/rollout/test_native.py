@@ -284,7 +284,7 @@ def test_all_memory_comes_back():
     run(play())
     assert engine._pool.free_slots == engine._pool.num_slots
     assert engine._pool.free_pages == engine._pool.num_pages
-    assert engine._memory.has_room(*[4 * engine._pool.num_pages // 16] * 16)
+    assert engine._scheduler._memory.has_room(*[4 * engine._pool.num_pages // 16] * 16)
 
 
 @pytest.mark.parametrize("on_swap", list(OnSwap))
@@ -301,13 +301,15 @@ def test_weights_swapped_in_flight_stamp_each_token(on_swap):
         return await work
 
     completion = run(play())
-    steps = completion.policy_step
-    assert steps.tolist() == [7] * 6 + [8] * 14
+    # the sixth token was written down before the swap, and one more may have been on its way
+    num_old = int((completion.policy_step == 7).sum())
+    assert num_old in (6, 7)
+    assert completion.policy_step.tolist() == [7] * num_old + [8] * (20 - num_old)
     old, _ = teacher_forced(make_model(make_config()), session.token_ids, 0.8)
     new, _ = teacher_forced(make_model(make_config(), seed=1), session.token_ids, 0.8)
     at = np.arange(10, 30) - 1
-    assert np.abs(old[at] - completion.logprobs)[:6].max() < 1e-6
-    gap = np.abs(new[at] - completion.logprobs)[6:].max()
+    assert np.abs(old[at] - completion.logprobs)[:num_old].max() < 1e-6
+    gap = np.abs(new[at] - completion.logprobs)[num_old:].max()
     if on_swap is OnSwap.rebuild:
         # the state is that of the new weights over the whole stream
         assert gap < 1e-6
@@ -387,6 +389,17 @@ def test_broken_weights_are_an_engine_failure_and_the_engine_survives():
     alone = make_engine()
     expected = run(alone.generate(open_session(alone, make_prompt(6)), make_sampling()))
     assert completion.token_ids.tolist() == expected.token_ids.tolist()
+
+
+def test_ids_outside_the_vocabulary_are_refused_where_they_come_in():
+    engine = make_engine()
+    session = open_session(engine, make_prompt(6))
+    for wrong in ([40], [0, -1]):
+        with pytest.raises(ValueError, match=r"token ids must be in \[0, 39\]"):
+            engine.extend(session, wrong)
+    with pytest.raises(ValueError, match=r"token ids must be in \[0, 39\], got 40 to 40"):
+        run(engine.generate(session, make_sampling(stop_ids=(40,))))
+    assert len(session) == 6
 
 
 def test_the_pool_fits_the_budget():
