@@ -3,17 +3,17 @@
 Weights decay slowly (alpha of at least 0.998 a token): with fast decay a state that leaks, or is lost, hides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from segue.conf.model_config import LinearAttnConfig, ModelConfig
 from segue.learner.bare_backend import BareBackend
 from segue.learner.batch import TokenBatch
-from segue.learner.schedule import SegmentSchedule
+from segue.learner.schedule import RankSchedule, SegmentSchedule
 from segue.learner.segment_module import SegmentModule, state_layout
 from segue.learner.sweeps import LossFunction, SweepResult, run_sweeps
 from segue.model.inputs import PackedInputs
@@ -142,14 +142,16 @@ def sweep_step(
     num_ranks: int = 1,
     sweep_all: bool = False,
     is_exact: bool = True,
+    wrap: Callable[[nn.Module], nn.Module] = lambda module: module,
+    reschedule: Callable[[RankSchedule], RankSchedule] = lambda rank: rank,
 ) -> tuple[dict[str, Tensor], list[SweepResult]]:
     """The same gradients by the sweeps on the bare module; ranks run one after another and gather in one place."""
     model.zero_grad()
-    backend = BareBackend(SegmentModule(model, NUM_BINS), state_layout(model))
+    backend = BareBackend(wrap(SegmentModule(model, NUM_BINS)), state_layout(model))
     schedule = SegmentSchedule.build(
         batch.lengths, num_ranks, segment_tokens, micro_step_tokens, pair_cost=0.01, sweep_all=sweep_all
     )
-    results = [run_sweeps(backend, rank, batch, loss_fn, is_exact=is_exact) for rank in schedule.ranks]
+    results = [run_sweeps(backend, reschedule(rank), batch, loss_fn, is_exact=is_exact) for rank in schedule.ranks]
     grads = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     return grads, results

@@ -1,0 +1,314 @@
+"""Segmented backpropagation equals whole backpropagation, in fp64 on the bare module, to 1e-9 for every parameter.
+
+The reference runs each trajectory alone, whole, with the head written out (learner_cases.whole_step). The loss is one
+that no split by segments gives. DeepSpeed and fp32: tests/e2e/test_deepspeed_exactness.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from learner_cases import (
+    NUM_BINS,
+    make_batch,
+    make_config,
+    make_loss,
+    make_model,
+    sweep_step,
+    whole_step,
+    with_routes,
+    worst_error,
+)
+
+from segue.conf.schema import Checkpointing
+from segue.learner.batch import TokenBatch
+from segue.learner.schedule import MicroStep, RankSchedule, Segment
+from segue.model.inputs import PackedInputs
+from segue.model.routing import Routing
+from segue.model.state import DifferentiableState
+
+# ragged: a single token, exact multiples of 64, and one more and one less than those
+LENGTHS = [300, 64, 65, 1, 200, 127, 2, 192]
+WHOLE = 320
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model(make_config())
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return make_batch(LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def reference(model, batch):
+    return whole_step(model, batch, make_loss(batch))
+
+
+def total(results, name):
+    return sum(getattr(result.tokens, name) for result in results)
+
+
+@pytest.mark.parametrize("checkpointing", Checkpointing)
+@pytest.mark.parametrize(
+    ("segment_tokens", "micro_step_tokens"), [(64, 64), (64, 200), (128, 300), (WHOLE, WHOLE), (WHOLE, 1000)]
+)
+def test_segmented_gradients_equal_whole_ones(
+    model, batch, reference, segment_tokens, micro_step_tokens, checkpointing
+):
+    gradients, logprob, _ = reference
+    model.checkpointing = checkpointing
+    found, results = sweep_step(
+        model, batch, make_loss(batch), segment_tokens=segment_tokens, micro_step_tokens=micro_step_tokens
+    )
+    model.checkpointing = Checkpointing.none
+    error, name = worst_error(found, gradients)
+    assert error <= 1e-9, name
+    assert float((total(results, "logprob") - logprob).abs().max()) <= 1e-11
+    # null where no segment ran twice
+    assert [result.gauge for result in results] == [None if segment_tokens == WHOLE else 0.0]
+    assert all(result.failure is None for result in results)
+
+
+def test_the_carried_gradient_matters_here(model, batch, reference):
+    # the same segments with states cut off from the graph: what a truncating learner would call its gradient
+    model.zero_grad()
+    logprobs, entropies = [], []
+    for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+        tokens = torch.from_numpy(batch.token_ids[start:end])
+        labels = torch.from_numpy(batch.is_label[start:end])
+        temperature = torch.from_numpy(batch.temperature[start:end])
+        state, hidden = DifferentiableState.zeros(model.config, 1, torch.float64), []
+        for begin in range(0, len(tokens), 64):
+            out, new = model(PackedInputs.pack([tokens[begin : begin + 64]]), state, Routing())
+            hidden.append(out)
+            whole = state.extended_by(new)
+            state = DifferentiableState.unflatten(model.config, [tensor.detach() for tensor in whole.flatten()])
+        log_p = torch.log_softmax(model.lm_head(torch.cat(hidden))[:-1] / temperature[1:, None].double(), -1)
+        logprobs.append(log_p.gather(1, tokens[1:, None])[labels[1:], 0])
+        entropies.append(-(log_p.exp() * log_p).sum(-1)[labels[1:]])
+    logprob = torch.cat(logprobs)
+    make_loss(batch)(logprob, torch.cat(entropies), torch.arange(len(logprob))).backward()
+    truncated = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in model.named_parameters()}
+    truncated = {name: grad.clone() for name, grad in truncated.items()}
+    model.zero_grad()
+    assert torch.allclose(logprob.detach(), reference[1])
+    error, _ = worst_error(truncated, reference[0])
+    assert error > 0.1
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+@pytest.mark.parametrize("sweep_all", [False, True])
+def test_ranks_and_sweep_all_change_nothing(model, batch, reference, num_ranks, sweep_all):
+    gradients, logprob, _ = reference
+    found, results = sweep_step(
+        model,
+        batch,
+        make_loss(batch),
+        segment_tokens=64,
+        micro_step_tokens=128,
+        num_ranks=num_ranks,
+        sweep_all=sweep_all,
+    )
+    error, name = worst_error(found, gradients)
+    assert error <= 1e-9, name
+    assert float((total(results, "logprob") - logprob).abs().max()) <= 1e-11
+    loss = make_loss(batch)(logprob, total(results, "entropy"), torch.arange(len(logprob)))
+    assert sum(result.loss for result in results) == pytest.approx(float(loss), rel=1e-10)
+
+
+def test_packing_order_changes_nothing(model, batch, reference):
+    order = [5, 2, 7, 0, 3, 6, 1, 4]
+    cut = [slice(start, end) for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)]
+    shuffled = TokenBatch.pack(
+        [batch.token_ids[cut[i]] for i in order],
+        [batch.is_label[cut[i]] for i in order],
+        [batch.temperature[cut[i]] for i in order],
+    )
+    # the loss knows labels by the numbers of the first order
+    numbers = torch.cat([batch.label_numbers([i]) for i in order])
+    loss = make_loss(batch)
+    found, results = sweep_step(
+        model,
+        shuffled,
+        lambda logprob, entropy, j: loss(logprob, entropy, numbers[j]),
+        segment_tokens=64,
+        micro_step_tokens=200,
+    )
+    error, name = worst_error(found, reference[0])
+    assert error <= 1e-9, name
+    assert float((results[0].tokens.logprob - reference[1][numbers]).abs().max()) <= 1e-11
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_router_statistics_count_each_token_once(model, batch, reference, num_ranks):
+    _, results = sweep_step(
+        model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=128, num_ranks=num_ranks
+    )
+    histogram, load = total(results, "route_histogram"), total(results, "expert_load")
+    # every expert has one margin a token
+    assert (histogram.sum(2) == sum(LENGTHS)).all()
+    assert histogram.shape[2] == NUM_BINS
+    routes = reference[2]
+    for layer in range(load.shape[0]):
+        assert load[layer].tolist() == routes[:, layer].flatten().bincount(minlength=load.shape[1]).tolist()
+    _, whole = sweep_step(model, batch, make_loss(batch), segment_tokens=WHOLE, micro_step_tokens=1000)
+    assert torch.equal(whole[0].tokens.expert_load, load)
+    # margins near the border of a bin may round to the other side
+    assert int((whole[0].tokens.route_histogram - histogram).abs().sum()) <= 4
+
+
+def test_experts_given_with_the_batch_are_taken_in_both_runs(model, batch):
+    routes = torch.from_numpy(np.random.default_rng(1).permuted(np.tile(np.arange(8), (sum(LENGTHS), 3, 1)), axis=2))
+    given = with_routes(batch, routes[:, :, :2].contiguous())
+    gradients, logprob, taken = whole_step(model, given, make_loss(batch))
+    assert torch.equal(taken, routes[:, :, :2])
+    found, results = sweep_step(model, given, make_loss(batch), segment_tokens=64, micro_step_tokens=128)
+    error, name = worst_error(found, gradients)
+    assert error <= 1e-9, name
+    assert float((results[0].tokens.logprob - logprob).abs().max()) <= 1e-11
+    assert results[0].gauge == 0.0
+
+
+def test_both_runs_are_bit_equal_in_fp32_and_bf16_too():
+    # at least four segments a trajectory, packed
+    batch = make_batch([300, 256, 270, 64])
+    for dtype in (torch.float32, torch.bfloat16):
+        _, results = sweep_step(
+            make_model(make_config(), dtype), batch, make_loss(batch), segment_tokens=64, micro_step_tokens=200
+        )
+        assert results[0].gauge == 0.0
+
+
+class Shaking(torch.nn.Module):
+    """Wraps a module; from its second run on, log-probabilities move and the router's scores turn over."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.num_rebuilds = 0
+
+    def forward(self, *inputs):
+        if torch.is_grad_enabled() and not inputs[5]:
+            # a rebuild: every expert's bias changes sign, so a router left to itself chooses others
+            self.num_rebuilds += 1
+            biases = list(self.module.buffers())
+            for bias in biases:
+                bias.mul_(-1.0)
+            outputs = self.module(*inputs)
+            for bias in biases:
+                bias.mul_(-1.0)
+            return outputs
+        return self.module(*inputs)
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_an_inexact_backend_replays_the_first_runs_experts(model, batch, reference, is_exact):
+    found, results = sweep_step(
+        model,
+        batch,
+        make_loss(batch),
+        segment_tokens=64,
+        micro_step_tokens=128,
+        is_exact=is_exact,
+        wrap=Shaking,
+    )
+    error, _ = worst_error(found, reference[0])
+    if is_exact:
+        # the gauge sees it, and the gradients are wrong
+        assert results[0].gauge > 1e-3
+        assert error > 1e-3
+    else:
+        assert results[0].gauge == 0.0
+        assert error <= 1e-9
+
+
+class Recording(torch.nn.Module):
+    """Wraps a module and notes each run: tokens, labels, grad mode, whether it counts."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.runs = []
+
+    def forward(self, *inputs):
+        self.runs.append((len(inputs[0]), len(inputs[1]), torch.is_grad_enabled(), inputs[5]))
+        return self.module(*inputs)
+
+
+def test_one_segment_trajectories_run_once_and_swept_segments_twice(model):
+    batch = make_batch([50, 60, 130])
+    wrapped = []
+
+    def wrap(module):
+        wrapped.append(Recording(module))
+        return wrapped[0]
+
+    sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64, wrap=wrap)
+    runs = [(tokens, grad, counts) for tokens, _, grad, counts in wrapped[0].runs]
+    swept, rebuilt = (64, False, True), (64, True, False)
+    # 130 = 64 + 64 + 2; the last segments are of 2, 50 and 60 tokens and fit in pairs (60 + 2, 50)
+    assert runs == [swept, swept, (62, True, True), (50, True, True), rebuilt, rebuilt]
+
+
+def test_a_dummy_adds_nothing(model):
+    batch = make_batch([200, 64])
+    plain, results = sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64)
+
+    def with_dummies(rank: RankSchedule) -> RankSchedule:
+        dummy = MicroStep(segments=())
+        return replace(rank, swept=(*rank.swept, dummy, dummy), last=(*rank.last, dummy))
+
+    found, more = sweep_step(
+        model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64, reschedule=with_dummies
+    )
+    for name, gradient in plain.items():
+        assert torch.equal(found[name], gradient), name
+    assert torch.equal(more[0].tokens.logprob, results[0].tokens.logprob)
+    assert torch.equal(more[0].tokens.route_histogram, results[0].tokens.route_histogram)
+    assert torch.equal(more[0].tokens.expert_load, results[0].tokens.expert_load)
+    assert more[0].loss == results[0].loss
+
+
+def test_a_trajectory_does_not_see_its_neighbours(model):
+    # the loss of the first by the embeddings of tokens that only the second uses is exactly zero
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 32, 200), rng.integers(32, 64, 150)
+    labels = [np.append(False, np.ones(199, bool)), np.append(False, np.ones(149, bool))]
+    ones = [np.ones(200, np.float32), np.ones(150, np.float32)]
+    batch = TokenBatch.pack([first, second], labels, ones)
+    found, _ = sweep_step(
+        model,
+        batch,
+        lambda logprob, entropy, numbers: (logprob * (numbers < 199)).sum(),
+        segment_tokens=64,
+        micro_step_tokens=128,
+    )
+    embedding = found["model.embed_tokens.weight"]
+    assert (embedding[32:] == 0.0).all()
+    assert embedding[:32].abs().sum(1).min() > 0.0
+
+
+@pytest.mark.parametrize("poison", ["loss", "weight"])
+def test_the_first_micro_step_that_is_not_finite_is_kept(poison):
+    model, batch = make_model(make_config()), make_batch([200, 64])
+    loss = make_loss(batch)
+    if poison == "loss":
+
+        def bad_loss(logprob, entropy, numbers):
+            return loss(logprob, entropy, numbers) * (float("nan") if 100 in numbers else 1.0)
+
+        _, results = sweep_step(model, batch, bad_loss, segment_tokens=64, micro_step_tokens=64)
+        # the loss of the first trajectory, all of whose labels are taken with its last segment
+        wanted = Segment(trajectory=0, start=192, end=200)
+    else:
+        with torch.no_grad():
+            model.model.norm.weight[0] = float("inf")
+        _, results = sweep_step(model, batch, loss, segment_tokens=64, micro_step_tokens=64)
+        wanted = Segment(trajectory=1, start=0, end=64)
+    failure = results[0].failure
+    assert wanted in failure.step.segments
+    assert failure.inputs.token_ids.tolist() == batch.inputs(failure.step).token_ids.tolist()
