@@ -1,5 +1,7 @@
 """Who may keep a state: slots and pages are set aside before they are used, so no forward runs out of them."""
 
+import torch
+
 from segue.model.pool import StatePool
 from segue.rollout.engine.request import CachedState
 from segue.rollout.engine.stats import EngineStats
@@ -69,15 +71,17 @@ class StateMemory:
     def _pages(self, num_tokens: int) -> int:
         return self._pool.pages_needed(0, num_tokens)
 
-    def _take_slot(self, state: CachedState, fork_of: CachedState | None) -> None:
-        if fork_of is None or fork_of.slot is None:
-            state.slot = self._pool.allocate()
-            self._stats.num_missed += state.had_state
-        else:
-            state.slot = self._pool.fork(fork_of.slot)
-            state.oldest_version, state.newest_version = fork_of.oldest_version, fork_of.newest_version
-            state.session.inherit_experts(fork_of.session, state.slot.num_tokens)
-            self._stats.num_forked += 1
+    def _take_slot(self, state: CachedState, parent: CachedState | None) -> None:
+        # tensors that grew in a forward, which runs in inference mode, can only be written in that mode
+        with torch.inference_mode():
+            if parent is None or parent.slot is None:
+                state.slot = self._pool.allocate()
+                self._stats.num_missed += state.had_state
+            else:
+                state.slot = self._pool.fork(parent.slot)
+                state.oldest_version, state.newest_version = parent.oldest_version, parent.newest_version
+                state.session.inherit_experts(parent.session, state.slot.num_tokens)
+                self._stats.num_forked += 1
         state.had_state = True
         self._holders.add(state)
         self._stats.num_admitted += 1

@@ -222,7 +222,7 @@ class NativeEngine:
         view = self._pool.view([slot for slot in slots if slot is not None])
 
         def feed() -> NDArray[Any]:
-            with self.stats.prefill.measure(sum(lengths)), torch.no_grad():
+            with self.stats.prefill.measure(sum(lengths)), torch.inference_mode():
                 _, expert_ids = self._forward(inputs, view)
                 return expert_ids.cpu().numpy()
 
@@ -247,7 +247,7 @@ class NativeEngine:
 
     def _take_step(self) -> list[int]:
         batch = self._batch
-        with self.stats.decode.measure(len(batch)), torch.no_grad():
+        with self.stats.decode.measure(len(batch)), torch.inference_mode():
             hidden, expert_ids = self._forward(batch.inputs(), batch.view)
             ids, logprobs = batch.sample(hidden, self._model.lm_head.weight)
             finished = batch.record(

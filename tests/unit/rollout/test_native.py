@@ -294,20 +294,20 @@ def test_weights_swapped_in_flight_stamp_each_token(on_swap):
     session = open_session(engine, make_prompt(10))
 
     async def play():
-        work = asyncio.ensure_future(engine.generate(session, make_sampling(max_new_tokens=20)))
+        work = asyncio.ensure_future(engine.generate(session, make_sampling(max_new_tokens=60)))
         while engine.stats.decode.num_tokens < 6:
             await asyncio.sleep(0)
         engine.load_weights(swap_of(1), NEXT_VERSION)
         return await work
 
     completion = run(play())
-    # the sixth token was written down before the swap, and one more may have been on its way
     num_old = int((completion.policy_step == 7).sum())
-    assert num_old in (6, 7)
-    assert completion.policy_step.tolist() == [7] * num_old + [8] * (20 - num_old)
+    # six were sampled before the swap was asked for, and it was long before the end
+    assert 6 <= num_old < 50
+    assert completion.policy_step.tolist() == [7] * num_old + [8] * (60 - num_old)
     old, _ = teacher_forced(make_model(make_config()), session.token_ids, 0.8)
     new, _ = teacher_forced(make_model(make_config(), seed=1), session.token_ids, 0.8)
-    at = np.arange(10, 30) - 1
+    at = np.arange(10, 70) - 1
     assert np.abs(old[at] - completion.logprobs)[:num_old].max() < 1e-6
     gap = np.abs(new[at] - completion.logprobs)[num_old:].max()
     if on_swap is OnSwap.rebuild:
