@@ -20,6 +20,7 @@ from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel, build_model
 from segue.model.routing import Routing
 from segue.model.state import DifferentiableState
+from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
 
 NUM_BINS = 64
 
@@ -180,3 +181,59 @@ def rms_errors(grads: dict[str, Tensor], reference: dict[str, Tensor]) -> dict[s
 def worst_error(grads: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
     """Largest of the relative errors, with its tensor's name."""
     return max((error, name) for name, error in relative_errors(grads, reference).items())
+
+
+FIRST_VERSION = PolicyVersion(0, 0)
+
+
+def make_trajectory(
+    seed: int, *, reward: float, source: Source = Source.policy, version: PolicyVersion = FIRST_VERSION, **changes
+) -> Trajectory:
+    """A prompt, a turn, an observation and a turn of random lengths and tokens, about 150 tokens together."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(20, 60, 4)
+    borders = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    trainable = np.zeros(borders[-1], np.bool_)
+    trainable[borders[1] : borders[2]] = trainable[borders[3] : borders[4]] = True
+    sampled = trainable & (source is Source.policy)
+    turns = tuple(
+        Turn(start=borders[i], end=borders[i + 1], temperature=1.0, reward_terms={}, num_calls=1) for i in (1, 3)
+    )
+    fields = {
+        "token_ids": rng.integers(0, 64, borders[-1]).astype(np.int32),
+        "trainable": trainable,
+        "source": source,
+        "behaviour_logprob": np.where(sampled, rng.uniform(-5.0, -3.0, borders[-1]), 0.0).astype(np.float32),
+        "policy_incarnation": np.where(sampled, version.incarnation, 0).astype(np.int32),
+        "policy_step": np.where(sampled, version.step, 0).astype(np.int32),
+        "turns": turns,
+        "outcome_terms": {"success": reward},
+        "outcome": Outcome.success if reward > 0 else Outcome.failure,
+        "task_id": "task",
+        "group_id": "group",
+        "index": 0,
+        "attempt": 0,
+        "seed": seed,
+    }
+    return Trajectory(**(fields | changes))
+
+
+def make_group(trajectories: Sequence[Trajectory]) -> Group:
+    """Trajectories that are compared with each other."""
+    return Group(
+        task_id="task",
+        group_id="group",
+        trajectories=tuple(trajectories),
+        first_version=FIRST_VERSION,
+        last_version=PolicyVersion(9, 99),
+        made_by="test",
+    )
+
+
+def make_step_groups(step: int) -> list[Group]:
+    """Two groups of three with mixed rewards, sampled by the weights of this step."""
+    version = PolicyVersion(0, step)
+    return [
+        make_group([make_trajectory(10 * step + i, reward=i % 2, version=version) for i in range(start, start + 3)])
+        for start in (0, 3)
+    ]

@@ -6,10 +6,6 @@ hides in a bound. What runs DeepSpeed are real processes (deepspeed_rank.py).
 
 import copy
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +20,10 @@ from learner_cases import (
     with_routes,
     worst_error,
 )
+from rank_processes import run_ranks
 from safetensors.torch import load_file, save_file
+
+SCRIPT = Path(__file__).with_name("deepspeed_rank.py")
 
 # five segments of 64, one trajectory of a single token; on two ranks, the second runs out of segments and idles
 LENGTHS = [257, 64, 65, 1, 130]
@@ -68,28 +67,6 @@ class Reference:
             self.parameters.append({name: p.detach().clone() for name, p in model.named_parameters()})
 
 
-def run_ranks(num_ranks: int, cases: list[dict], folder: Path) -> None:
-    """Start the ranks, wait, and show what a failed one printed."""
-    (folder / f"cases-{num_ranks}.json").write_text(json.dumps(cases))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    script = Path(__file__).with_name("deepspeed_rank.py")
-    path = os.pathsep.join([str(script.parent.parent), os.environ.get("PYTHONPATH", "")])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", str(script), str(rank), str(num_ranks), str(port), str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(num_ranks)
-    ]
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * num_ranks, "\n".join(outputs)
-
-
 def rounded_gradients(case: dict, routes: torch.Tensor | None) -> tuple[dict, dict, torch.Tensor]:
     """Whole gradients at weights rounded to bf16: computed in fp64, computed in bf16, and the experts taken."""
     model = make_model(make_config(**case["config"]), torch.bfloat16)
@@ -131,7 +108,8 @@ def results(references, long_gradients, tmp_path_factory) -> Path:
         ]
         if num_ranks == 1:
             cases.append(BFLOAT16 | LONG | {"name": "bf16-long", "stage": 1, "routes": "routes-long.safetensors"})
-        run_ranks(num_ranks, cases, folder)
+        (folder / f"cases-{num_ranks}.json").write_text(json.dumps(cases))
+        run_ranks(SCRIPT, num_ranks, folder)
     return folder
 
 

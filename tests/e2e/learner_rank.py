@@ -1,0 +1,131 @@
+"""One rank of the learner's tests, started as a process: runs a fixed story and leaves what happened in files.
+
+python learner_rank.py <rank> <ranks> <port> <folder>
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from learner_cases import make_config, make_group, make_step_groups, make_trajectory
+from safetensors.torch import save_file
+
+from segue.conf.schema import (
+    BalanceConfig,
+    ClusterConfig,
+    LearnerConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    RunConfig,
+    SegueConfig,
+    TrainConfig,
+)
+from segue.learner.failure import NonFiniteError
+from segue.learner.learner import Learner
+from segue.model.weights import apply_weights
+from segue.rollout.trajectory import Source
+
+
+def make_run(num_ranks: int, folder: Path, *, is_live: bool = True) -> SegueConfig:
+    return SegueConfig(
+        run=RunConfig(dir=str(folder)),
+        model=make_config(),
+        learner=LearnerConfig(
+            zero_stage=2,
+            segment_tokens=64,
+            micro_step_tokens=192,
+            optimizer=OptimizerConfig(lr=1e-2, warmup_steps=0),
+            balance=BalanceConfig(live=is_live),
+        ),
+        train=TrainConfig(steps=10),
+        pretrain=PretrainConfig(steps=12, optimizer=OptimizerConfig(lr=1e-2, warmup_steps=2)),
+        cluster=ClusterConfig(learner_ranks=num_ranks),
+    )
+
+
+class Story:
+    """What one rank does and notes."""
+
+    def __init__(self, rank: int, num_ranks: int, port: int, folder: Path) -> None:
+        self.rank, self.num_ranks, self.folder = rank, num_ranks, folder
+        self.address = ("127.0.0.1", port)
+        self.facts: dict = {}
+
+    def learner(self, **changes) -> Learner:
+        config = make_run(self.num_ranks, self.folder / f"run-{self.num_ranks}", **changes)
+        return Learner(config, rank=self.rank, address=self.address, initial_model=None)
+
+    def keep(self, name: str, learner: Learner) -> None:
+        update = learner.published()
+        if update is not None:
+            tensors = {e.name: torch.empty(e.shape, dtype=getattr(torch, e.dtype)) for e in update.manifest}
+            apply_weights(update, tensors)
+            save_file(tensors, self.folder / f"{name}-{self.num_ranks}.safetensors")
+
+    def step(self, learner: Learner, step: int) -> dict:
+        return learner.train_step(make_step_groups(step), step=step, restored_steps=(0,))
+
+    def train_and_resume(self) -> None:
+        learner = self.learner()
+        self.keep("start", learner)
+        trajectories = [t for group in make_step_groups(0) for t in group.trajectories]
+        self.facts["evaluated"] = [values.tolist() for values in learner.evaluate_logprob(trajectories)]
+        self.facts["first"] = self.step(learner, 0)
+        self.keep("first", learner)
+        checkpoint = self.folder / f"checkpoint-{self.num_ranks}"
+        if self.rank == 0:
+            checkpoint.mkdir()
+        learner.save(checkpoint)
+        self.facts["second"] = self.step(learner, 1)
+        self.keep("straight", learner)
+        # a learner with other weights and no history
+        other = self.learner()
+        self.step(other, 7)
+        for name, source in [("resumed", self.num_ranks), ("moved", 2)]:
+            other.load(self.folder / f"checkpoint-{source}")
+            self.keep(f"{name}-loaded", other)
+            self.facts[name] = self.step(other, 1)
+            self.keep(name, other)
+        other.export(self.folder / f"export-{self.num_ranks}")
+
+    def imitate(self) -> None:
+        learner = self.learner(is_live=False)
+        self.keep("frozen-start", learner)
+        shown = [make_group([make_trajectory(s, reward=1.0, source=Source.demonstrator) for s in range(4)])]
+        self.facts["imitation"] = [learner.imitate_step(shown, step=step) for step in range(12)]
+        self.keep("frozen-end", learner)
+
+    def empty_step(self) -> None:
+        learner = self.learner()
+        self.keep("empty-start", learner)
+        even = [make_group([make_trajectory(s, reward=1.0) for s in range(2)])]
+        self.facts["empty"] = learner.train_step(even, step=0, restored_steps=(0,))
+        self.keep("empty-end", learner)
+
+    def fail(self) -> None:
+        learner = self.learner()
+        self.keep("failed-start", learner)
+        groups = make_step_groups(0)
+        groups[1].trajectories[2].behaviour_logprob[:] = np.nan
+        try:
+            learner.train_step(groups, step=0, restored_steps=(0,))
+        except NonFiniteError as error:
+            self.facts["failure"] = str(error)
+        self.keep("failed-end", learner)
+
+
+def main() -> None:
+    rank, num_ranks, port, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    torch.set_num_threads(1)
+    story = Story(rank, num_ranks, port, folder)
+    story.train_and_resume()
+    story.imitate()
+    story.empty_step()
+    story.fail()
+    (folder / f"facts-{num_ranks}-{rank}.json").write_text(json.dumps(story.facts))
+
+
+if __name__ == "__main__":
+    main()

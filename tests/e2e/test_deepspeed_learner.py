@@ -1,0 +1,182 @@
+"""A learner rank's life on one and two ranks: steps, checkpoints, imitation, an empty step and a failure.
+
+The gradients and updates themselves: test_deepspeed_exactness.py.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from learner_cases import make_config, make_step_groups
+from rank_processes import run_ranks
+from safetensors.torch import load_file
+
+from segue.learner.failure import reproduce
+from segue.model.checkpoint import import_checkpoint
+from segue.model.inputs import PackedInputs
+from segue.model.network import build_model
+from segue.model.routing import Routing
+from segue.model.state import DifferentiableState
+
+SCRIPT = Path(__file__).with_name("learner_rank.py")
+# layer 0 begins the first block, where there is nothing to mix yet
+UNUSED = ("model.layers.0.self_attention_res_norm.weight", "model.layers.0.self_attention_res_proj.weight")
+both = pytest.mark.parametrize("num_ranks", [1, 2])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("learner")
+    # two ranks first: one rank takes up their checkpoint
+    for num_ranks in (2, 1):
+        run_ranks(SCRIPT, num_ranks, path)
+    return path
+
+
+def facts(folder: Path, num_ranks: int, rank: int = 0) -> dict:
+    return json.loads((folder / f"facts-{num_ranks}-{rank}.json").read_text())
+
+
+def weights(folder: Path, name: str, num_ranks: int) -> dict[str, torch.Tensor]:
+    return load_file(folder / f"{name}-{num_ranks}.safetensors")
+
+
+def largest_difference(first: dict, second: dict) -> float:
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def test_ranks_report_the_same(folder):
+    first, second = (facts(folder, 2, rank) for rank in (0, 1))
+    for name in ("first", "second", "resumed"):
+        for report in (first, second):
+            report[name].pop("learner/tokens/per_s")
+        assert first[name] == second[name]
+    assert first["evaluated"] == second["evaluated"]
+
+
+def test_the_number_of_ranks_changes_neither_metrics_nor_weights(folder):
+    one, two = facts(folder, 1)["first"], facts(folder, 2)["first"]
+    assert one.keys() == two.keys()
+    for name in one.keys() - {"router/bias_kl/mean_nats", "learner/tokens/per_s"}:
+        if not name.startswith("learner/micro_steps"):
+            assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-6), name
+    first, second = (weights(folder, "first", num_ranks) for num_ranks in (1, 2))
+    for name, tensor in first.items():
+        # AdamW's first update is lr times the gradient's sign, which rounding may turn where the gradient is nothing
+        is_equal = (tensor - second[name]).abs() <= 1e-5
+        assert float(is_equal.double().mean()) >= 0.99, name
+
+
+@both
+def test_metrics_equal_a_second_derivation(folder, num_ranks):
+    report, groups = facts(folder, num_ranks), make_step_groups(0)
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    # log-probabilities once more: each trajectory alone through a fresh model, with the head written out
+    model = build_model(make_config(), torch.float32)
+    model.load_state_dict(weights(folder, "start", num_ranks))
+    logprob, entropy, behaviour = [], [], []
+    for trajectory, evaluated in zip(trajectories, report["evaluated"], strict=True):
+        tokens = torch.from_numpy(trajectory.token_ids.astype(np.int64))
+        state = DifferentiableState.zeros(model.config, 1, torch.float32)
+        with torch.no_grad():
+            log_p = torch.log_softmax(model.lm_head(model(PackedInputs.pack([tokens]), state, Routing())[0]), -1)[:-1]
+        trained = trajectory.trainable[1:]
+        own = log_p.gather(1, tokens[1:, None])[:, 0].numpy()[trained]
+        assert evaluated == pytest.approx(own.tolist(), abs=1e-4)
+        logprob.append(own)
+        entropy.append(-(log_p.exp() * log_p).sum(-1).numpy()[trained])
+        behaviour.append(trajectory.behaviour_logprob[trajectory.trainable])
+    log_ratio = np.concatenate(logprob) - np.concatenate(behaviour)
+    ratio = np.exp(log_ratio)
+    outside = (ratio < 0.7) | (ratio > 1.4)
+    # advantages by hand: rewards (0, 1, 0) and (1, 0, 1)
+    advantage = np.repeat([-1 / 3, 2 / 3, -1 / 3, 1 / 3, -2 / 3, 1 / 3], [len(row) for row in logprob])
+    loss = np.where(outside, 0.0, -ratio * advantage) + 0.005 * log_ratio**2
+    found = report["first"]
+    assert found["policy/ratio/mean"] == pytest.approx(ratio.mean(), rel=1e-4)
+    assert found["policy/ratio_masked/share"] == pytest.approx(outside.mean(), abs=1e-9)
+    assert found["policy/logprob_gap/mean_nats"] == pytest.approx(np.abs(log_ratio).mean(), rel=1e-4)
+    assert found["policy/logprob_gap/max_nats"] == pytest.approx(np.abs(log_ratio).max(), rel=1e-4)
+    assert found["policy/kl_estimate/mean_nats"] == pytest.approx((ratio - 1 - log_ratio).mean(), rel=1e-4)
+    assert found["policy/entropy/mean_nats"] == pytest.approx(np.concatenate(entropy).mean(), rel=1e-4)
+    assert found["update/loss/total"] == pytest.approx(loss.mean(), rel=1e-3)
+    assert found["learner/tokens/counted"] == len(log_ratio)
+    assert found["learner/tokens/run"] == sum(trajectory.num_tokens for trajectory in trajectories)
+    assert found["learner/gauge/max_nats"] == 0.0
+    assert found["update/learning_rate/value"] == 1e-2
+    assert found["router/violation/max"] >= found["router/violation/mean"] > 0.0
+    assert 0.0 < found["router/bias_kl/mean_nats"] < 0.1
+
+
+@both
+def test_a_resumed_run_is_the_uninterrupted_one(folder, num_ranks):
+    report = facts(folder, num_ranks)
+    for name in report["second"].keys() - {"learner/tokens/per_s"}:
+        assert report["resumed"][name] == report["second"][name], name
+    straight, resumed = weights(folder, "straight", num_ranks), weights(folder, "resumed", num_ranks)
+    for name, tensor in straight.items():
+        assert torch.equal(tensor, resumed[name]), name
+    # and it is not what it was loaded from
+    assert largest_difference(resumed, weights(folder, "resumed-loaded", num_ranks)) > 1e-3
+
+
+def test_one_rank_takes_up_the_checkpoint_of_two(folder):
+    loaded, saved = weights(folder, "moved-loaded", 1), weights(folder, "resumed-loaded", 2)
+    for name, tensor in saved.items():
+        assert torch.equal(tensor, loaded[name]), name
+    difference = largest_difference(weights(folder, "moved", 1), weights(folder, "resumed", 2))
+    assert difference <= 1e-2
+
+
+@both
+def test_an_export_holds_the_published_weights(folder, num_ranks):
+    config, model = import_checkpoint(folder / f"export-{num_ranks}")
+    assert config == make_config()
+    for name, tensor in weights(folder, "moved", num_ranks).items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+
+
+@both
+def test_imitation_learns_its_demonstrations_with_frozen_routers(folder, num_ranks):
+    reports = facts(folder, num_ranks)["imitation"]
+    losses = [report["update/loss/total"] for report in reports]
+    # random tokens: the start knows no better than a uniform guess among 64, and one seen twelve times is remembered
+    assert losses[0] == pytest.approx(math.log(64), rel=0.1)
+    assert losses[-1] < losses[0] - 1.0
+    # 2 updates of warm-up, 12 in all, down to a tenth
+    rates = [report["update/learning_rate/value"] for report in reports]
+    assert rates[:3] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2])
+    assert rates[-1] == pytest.approx(1e-3)
+    assert all(report["router/bias_kl/mean_nats"] is None for report in reports)
+    start, end = weights(folder, "frozen-start", num_ranks), weights(folder, "frozen-end", num_ranks)
+    for name in start:
+        assert torch.equal(start[name], end[name]) == (name.endswith("correction_bias") or name in UNUSED), name
+
+
+@both
+def test_a_step_without_advantages_changes_nothing(folder, num_ranks):
+    report = facts(folder, num_ranks)["empty"]
+    assert report["update/applied/count"] == 0.0
+    assert (report["learner/trajectories/run"], report["learner/trajectories/skipped"]) == (0, 2)
+    start, end = weights(folder, "empty-start", num_ranks), weights(folder, "empty-end", num_ranks)
+    assert largest_difference(start, end) == 0.0
+
+
+@both
+def test_a_step_that_is_not_finite_stops_before_the_update_and_can_be_run_again(folder, num_ranks):
+    start, end = weights(folder, "failed-start", num_ranks), weights(folder, "failed-end", num_ranks)
+    assert largest_difference(start, end) == 0.0
+    messages = [facts(folder, num_ranks, rank)["failure"] for rank in range(num_ranks)]
+    kept = list((folder / f"run-{num_ranks}" / "failures").glob("*.safetensors"))
+    # one rank has the bad trajectory; the other stops with it
+    assert len(kept) == 1
+    assert sum(str(kept[0]) in message for message in messages) == 1
+    assert sum("another rank" in message for message in messages) == num_ranks - 1
+    found = reproduce(kept[0], folder / f"run-{num_ranks}" / "failures" / "step-00000000-model")
+    # weights, state and outputs are sound: what was put in are log-probabilities of the behaviour that are no numbers
+    assert found[0] == "cotangent of logprob"
+    assert any(name.startswith("gradient of ") for name in found)
