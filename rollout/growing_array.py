@@ -1,4 +1,4 @@
-"""An append-only numpy array whose storage doubles, so that n appended rows cost O(n) copies in all."""
+"""A numpy array that grows at its end; its storage doubles, so that n appended rows cost O(n) copies in all."""
 
 from typing import Any
 
@@ -31,6 +31,10 @@ class GrowingArray:
         self._reserve(end)
         self._storage[self._length : end] = rows
         self._length = end
+
+    def truncate(self, length: int) -> None:
+        """Forget the rows from `length` on; views over them see what is appended instead."""
+        self._length = min(self._length, length)
 
     def copy(self) -> "GrowingArray":
         """An independent array with the same rows and room for as many again."""

@@ -78,7 +78,7 @@ class Session:
 
     @property
     def expert_ids(self) -> UInt16Array | None:
-        """[T, M, k] uint16: experts used when token t was first fed; None where no engine recorded any.
+        """[T, M, k] uint16: experts used when token t was last fed; None where no engine recorded any.
 
         Rows from `num_expert_rows` on belong to tokens never fed (the last sampled one) and are zero.
         """
@@ -123,7 +123,9 @@ class Session:
         self._hash.update(row.tobytes())
 
     def record_experts(self, start: int, rows: np.ndarray[Any, Any]) -> None:
-        """Note the experts of tokens [start, start + n); rows already known are kept, because they are what happened.
+        """Note the experts of tokens [start, start + n), which stand for the present state.
+
+        Rows known from `start` on belong to a state that was lost, and are forgotten.
 
         Args:
             start: index of the first token of `rows`; at most `num_expert_rows`.
@@ -132,9 +134,10 @@ class Session:
         assert start <= self.num_expert_rows, f"a gap in expert rows: {start} after {self.num_expert_rows}"
         if self._experts is None:
             self._experts = GrowingArray(rows.shape[1:], np.uint16, capacity=_FIRST_CAPACITY)
-        self._experts.append(rows[self.num_expert_rows - start :])
+        self._experts.truncate(start)
+        self._experts.append(rows)
 
     def inherit_experts(self, parent: "Session", num_rows: int) -> None:
         """Take over the parent's rows of the first `num_rows` tokens, which the parent has fed for this session."""
-        if parent._experts is not None and self.num_expert_rows < num_rows:
+        if parent._experts is not None:
             self.record_experts(0, parent._experts.values[:num_rows])

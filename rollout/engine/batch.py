@@ -33,6 +33,9 @@ _ROW = np.dtype(
         ("num_sampled", np.int64),
         ("max_new_tokens", np.int64),
         ("stop_set", np.int64),
+        ("temperature", np.float32),
+        ("is_greedy", np.bool_),
+        ("is_truncated", np.bool_),
     ]
 )
 """A row: its lane and first step on the tape, noise key, token to feed, index in the stream of the token to sample."""
@@ -99,6 +102,9 @@ class DecodeBatch:
             row["num_sampled"] = request.num_sampled
             row["max_new_tokens"] = request.sampling.max_new_tokens
             row["stop_set"] = self._stop_set(request.sampling.stop_ids)
+            row["temperature"] = request.sampling.temperature
+            row["is_greedy"] = request.sampling.greedy
+            row["is_truncated"] = request.sampling.is_truncated
         self._rows = np.concatenate([self._rows, joining])
         self.requests.extend(requests)
         self._recompose()
@@ -189,17 +195,15 @@ class DecodeBatch:
         self._draw = self._compose_draw()
 
     def _compose_draw(self) -> _Draw:
-        samplings = [request.sampling for request in self.requests if request.sampling is not None]
-        is_greedy = [sampling.greedy for sampling in samplings]
+        rows = self._rows
         draw = _Draw(
-            temperature_N1=torch.tensor(
-                [[sampling.temperature] for sampling in samplings], dtype=torch.float32, device=self._device
-            ),
-            is_greedy_N=torch.tensor(is_greedy, dtype=torch.bool, device=self._device),
-            any_greedy=any(is_greedy),
-            all_greedy=all(is_greedy),
+            temperature_N1=torch.from_numpy(rows["temperature"][:, None].copy()).to(self._device),
+            is_greedy_N=torch.from_numpy(rows["is_greedy"].copy()).to(self._device),
+            any_greedy=bool(rows["is_greedy"].any()),
+            all_greedy=bool(rows["is_greedy"].all()),
         )
-        for row, sampling in enumerate(samplings):
-            if sampling.is_truncated:
-                draw.truncated.setdefault((sampling.top_p, sampling.top_k), []).append(row)
+        for row in np.flatnonzero(rows["is_truncated"]):
+            sampling = self.requests[row].sampling
+            assert sampling is not None
+            draw.truncated.setdefault((sampling.top_p, sampling.top_k), []).append(int(row))
         return draw

@@ -334,8 +334,9 @@ def test_a_state_of_older_weights_is_never_forked():
     # fed twice, forked twice
     assert engine.stats.prefill.num_tokens == 2 * 13
     assert engine.stats.num_forked == 2
-    new, _ = teacher_forced(make_model(make_config(), seed=1), session.token_ids, 0.8)
+    new, new_ids = teacher_forced(make_model(make_config(), seed=1), session.token_ids, 0.8)
     assert np.abs(new[13:] - completion.logprobs).max() < 1e-6
+    assert np.array_equal(session.expert_ids[:-1], new_ids)
 
 
 def test_a_prefix_whose_weights_changed_while_it_was_fed_is_fed_again():

@@ -52,18 +52,21 @@ def test_only_rows_of_integers_are_tokens():
     assert len(session) == 0
 
 
-def test_the_first_record_of_an_expert_row_stands():
+def test_expert_rows_are_those_of_the_present_state():
     session = Session(make_id())
     session.append([1, 2, 3, 4])
     assert session.expert_ids is None
     session.record_experts(0, np.full((2, 3, 2), 5))
-    # tokens 1 and 2: the row of token 1 is known already
-    session.record_experts(1, np.full((2, 3, 2), 6))
+    session.record_experts(2, np.full((1, 3, 2), 6))
     rows = session.expert_ids
     assert rows is not None and rows.dtype == np.uint16
     # token 3 was never fed
     assert rows[:, 0, 0].tolist() == [5, 5, 6, 0]
     assert session.num_expert_rows == 3
+    # the state was lost and two tokens were fed again
+    session.record_experts(0, np.full((2, 3, 2), 7))
+    assert session.num_expert_rows == 2
+    assert session.expert_ids[:, 0, 0].tolist() == [7, 7, 0, 0]
 
 
 def test_a_fork_inherits_rows_of_what_its_parent_fed():
