@@ -24,7 +24,7 @@ from segue.model.network import SegueModel
 from segue.model.pool import PooledState, StatePool
 from segue.model.routing import Routing
 from segue.model.weights import WeightUpdate, check_weights, copy_weights
-from segue.rollout.engine.base import Completion, Sampling
+from segue.rollout.engine.base import Completion, EngineFailure, Sampling
 from segue.rollout.engine.batch import DecodeBatch
 from segue.rollout.engine.request import CachedState, Request
 from segue.rollout.engine.scheduler import Scheduler
@@ -190,7 +190,7 @@ class NativeEngine:
     def _pass_on_failure(self, loop: "asyncio.Task[None]") -> None:
         """Let everyone who waits see why the loop ended early."""
         self._make_changes()
-        error = asyncio.CancelledError() if loop.cancelled() else loop.exception()
+        error = EngineFailure("the engine's loop was cancelled") if loop.cancelled() else loop.exception()
         if error is None:
             return
         for state in self._scheduler.states.values():
@@ -269,6 +269,10 @@ class NativeEngine:
         self._is_computing = True
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except asyncio.CancelledError:
+            # nobody takes the result, so the thread stops behind its present step
+            self._has_news = True
+            raise
         finally:
             self._is_computing = False
 
