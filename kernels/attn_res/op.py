@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_NUMEL = 1 << 18
-"""Elements of all sources walked together: few enough for the cache, enough to make the cost of a call small."""
+BLOCK_NUMEL = 1 << 20
+"""Elements of a source walked together: bounds the temporaries; small enough blocks to suit a cache lose it to calls."""
 
 
 class _AttnResMix(torch.autograd.Function):
@@ -19,18 +19,24 @@ class _AttnResMix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, norm_weight: Tensor, proj_weight: Tensor, eps: float, *sources: Tensor) -> Tensor:
         dtype = torch.promote_types(sources[0].dtype, torch.float32)
-        num_sources, (num_tokens, width) = len(sources), sources[0].shape
+        num_tokens, width = sources[0].shape
         query_D = norm_weight.to(dtype) * proj_weight.to(dtype)
-        scores_JT = torch.empty(num_sources, num_tokens, dtype=dtype, device=query_D.device)
+        scores_JT = query_D.new_empty(len(sources), num_tokens)
         rstd_JT = torch.empty_like(scores_JT)
-        out_TD = torch.empty_like(sources[0])
-        for block in _blocks(num_sources, num_tokens, width):
-            v_JBD = torch.stack([source[block] for source in sources]).to(dtype)
-            norm_JB = torch.linalg.vector_norm(v_JBD, dim=-1)
-            rstd_JB = norm_JB.square_().div_(width).add_(eps).rsqrt_()
-            scores_JB = torch.mv(v_JBD.flatten(0, 1), query_D).view_as(rstd_JB).mul_(rstd_JB)
-            out_TD[block] = v_JBD.mul_(torch.softmax(scores_JB, dim=0).unsqueeze(-1)).sum(0)
-            scores_JT[:, block], rstd_JT[:, block] = scores_JB, rstd_JB
+        out_TD = torch.empty(num_tokens, width, dtype=sources[0].dtype, device=query_D.device)
+        for block in _blocks(num_tokens, width):
+            values = [source[block].to(dtype) for source in sources]
+            scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
+            for j, v_BD in enumerate(values):
+                torch.mv(v_BD, query_D, out=scores_JB[j])
+                torch.linalg.vector_norm(v_BD, dim=-1, out=rstd_JB[j])
+            rstd_JB.square_().div_(width).add_(eps).rsqrt_()
+            scores_JB *= rstd_JB
+            p_JB1 = torch.softmax(scores_JB, dim=0).unsqueeze(-1)
+            mix_BD = values[0] * p_JB1[0]
+            for v_BD, p_B1 in zip(values[1:], p_JB1[1:], strict=True):
+                mix_BD.addcmul_(v_BD, p_B1)
+            out_TD[block] = mix_BD
         ctx.save_for_backward(norm_weight, proj_weight, scores_JT, rstd_JT, *sources)
         return out_TD
 
@@ -38,34 +44,33 @@ class _AttnResMix(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         norm_weight, proj_weight, scores_JT, rstd_JT, *sources = ctx.saved_tensors
         dtype = scores_JT.dtype
-        num_sources, (num_tokens, width) = len(sources), sources[0].shape
+        num_tokens, width = sources[0].shape
         norm_D, proj_D = norm_weight.to(dtype), proj_weight.to(dtype)
         query_D = norm_D * proj_D
         dquery_D = torch.zeros_like(query_D)
-        # separate tensors, so that autograd may add other uses of a source in place
-        dsources = [torch.empty_like(source) for source in sources]
-        for block in _blocks(num_sources, num_tokens, width):
-            v_JBD, grad_BD = torch.stack([source[block] for source in sources]).to(dtype), grads[0][block].to(dtype)
+        grad_sources = [torch.empty(source.shape, dtype=source.dtype, device=source.device) for source in sources]
+        for block in _blocks(num_tokens, width):
+            values, grad_BD = [source[block].to(dtype) for source in sources], grads[0][block].to(dtype)
             scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
             p_JB = torch.softmax(scores_JB, dim=0)
-            dscores_JB = (v_JBD * grad_BD).sum(-1)
+            dscores_JB = torch.stack([(grad_BD * v_BD).sum(-1) for v_BD in values])
             dscores_JB -= (p_JB * dscores_JB).sum(0)
             dscores_JB *= p_JB
             # d score / d v = rstd query - score rstd^2 / D v = rstd (query + shrink v)
-            slope_JB1 = dscores_JB.mul_(rstd_JB).unsqueeze(-1)
+            slope_JB1 = (dscores_JB * rstd_JB).unsqueeze(-1)
             shrink_JB1 = (scores_JB * rstd_JB).div_(-width).unsqueeze(-1)
-            dv_JBD = v_JBD.mul_(slope_JB1)
-            dquery_D += dv_JBD.sum((0, 1))
-            dv_JBD.mul_(shrink_JB1).addcmul_(slope_JB1, query_D).addcmul_(grad_BD, p_JB.unsqueeze(-1))
-            for dsource_TD, dv_BD in zip(dsources, dv_JBD, strict=True):
-                dsource_TD[block] = dv_BD
+            for j, v_BD in enumerate(values):
+                dv_BD = v_BD * slope_JB1[j]
+                dquery_D += dv_BD.sum(0)
+                dv_BD.mul_(shrink_JB1[j]).addcmul_(slope_JB1[j], query_D).addcmul_(grad_BD, p_JB[j].unsqueeze(-1))
+                grad_sources[j][block] = dv_BD
         grad_norm = (dquery_D * proj_D).to(norm_weight.dtype)
         grad_proj = (dquery_D * norm_D).to(proj_weight.dtype)
-        return grad_norm, grad_proj, None, *dsources
+        return grad_norm, grad_proj, None, *grad_sources
 
 
-def _blocks(num_sources: int, num_tokens: int, width: int) -> Iterator[slice]:
-    size = max(1, BLOCK_NUMEL // (num_sources * width))
+def _blocks(num_tokens: int, width: int) -> Iterator[slice]:
+    size = max(1, BLOCK_NUMEL // width)
     return (slice(start, start + size) for start in range(0, num_tokens, size))
 
 

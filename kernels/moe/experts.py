@@ -18,7 +18,7 @@ from torch import Tensor
 from segue.kernels.moe.padded import padded_experts
 from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
 
-BLOCK_PAIRS = 1024
+BLOCK_PAIRS = 2048
 """Pairs of a block: few enough for the cache, enough to make the cost of a call small."""
 PADDED_MAX_PAIRS_PER_EXPERT = 24
 """Up to this mean load the forward runs all experts in one batched product: the loop would be all overhead."""

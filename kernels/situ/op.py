@@ -8,7 +8,7 @@ from torch import Tensor
 
 from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
 
-BLOCK_NUMEL = 1 << 16
+BLOCK_NUMEL = 1 << 17
 """Elements computed together: few enough for the cache, enough to make the cost of a call small."""
 
 
