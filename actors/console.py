@@ -84,8 +84,7 @@ class ConsoleView:
     def render(self) -> RenderableType:
         """The live view."""
         figures = Table.grid(padding=(0, 2))
-        cells = [f"{label} [b]{form.format(self._latest[name])}[/b]" for label, name, form in _present(self._latest)]
-        figures.add_row(*cells)
+        figures.add_row(*(_bold(label, form.format(self._latest[n])) for label, n, form in _present(self._latest)))
         terms = Table.grid(padding=(0, 2))
         terms.add_row(*_named(self._latest, ("batch/reward_term/", "batch/check/")))
         rates = Table.grid(padding=(0, 2))
@@ -158,6 +157,11 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02d}m"
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def _bold(label: str, figure: str) -> Text:
+    # not markup, which a line printed above the view without markup would leave unread
+    return Text.assemble(f"{label} ", (figure, "bold"))
 
 
 def _present(values: Values) -> list[tuple[str, str, str]]:

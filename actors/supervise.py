@@ -25,6 +25,7 @@ from segue.conf.schema import ClusterConfig, SegueConfig
 
 # how often a wait looks at its deadline and at the user's wish to end
 _POLL_S = 0.5
+_LOOPBACK = "127.0.0.1"
 # for an actor to say good-bye before it is killed
 _STOP_S = 10.0
 
@@ -235,8 +236,14 @@ def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> 
         return {**arguments, "address": cluster.address}
     # CPUs are a promise to the scheduler and not a limit: one a actor, however small the machine
     num_cpus = max(os.cpu_count() or 1, num_actors)
-    local = {"num_cpus": num_cpus, "include_dashboard": cluster.dashboard, "dashboard_host": "127.0.0.1"}
-    return {**arguments, **local}
+    return {
+        **arguments,
+        "num_cpus": num_cpus,
+        "include_dashboard": cluster.dashboard,
+        "dashboard_host": _LOOPBACK,
+        # Ray's own servers bind to the node's address: nothing of a local run listens to the network
+        "_node_ip_address": _LOOPBACK,
+    }
 
 
 def _last_line(error: BaseException) -> str:
