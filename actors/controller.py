@@ -72,7 +72,9 @@ class Controller:
         view: ConsoleView,
         meter: ProcessMeter,
         lineage: Lineage,
+        started: float,
     ) -> None:
+        """Args are what a run is made of; `started` is the `time.monotonic()` at which this launch began."""
         self._config = config
         self._phase = phase
         self._folder = folder
@@ -82,7 +84,7 @@ class Controller:
         self._view = view
         self._meter = meter
         self._lineage = lineage
-        self._started = time.monotonic()
+        self._started = started
         self._clock = StepClock()
         self._buffer = Buffer(folder.groups, max_uses=phase.max_uses)
         self._tasks = TaskStream(

@@ -84,6 +84,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
             view=view,
             meter=meter,
             lineage=lineage,
+            started=started,
         )
         status = "failed"
         try:

@@ -5,6 +5,7 @@ Processes, tensors and real waits are left out (`fake_fleet.py`); they are in te
 
 import random
 import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,7 @@ def launch(config: SegueConfig, *, restored_steps: tuple[int, ...] = (0,), seed:
         view=QuietView(),  # type: ignore[arg-type]
         meter=METER,
         lineage=Lineage(restored_steps=restored_steps),
+        started=time.monotonic(),
     )
     controller.restore(step, state)
     return Launch(controller, fakes, listener)

@@ -1,0 +1,79 @@
+"""Waits of the fleet, on a real Ray actor that sleeps, fails and dies: each says who, what and how long."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from segue.actors.errors import Interrupted, RunError
+from segue.actors.supervise import Fleet, Interrupt, Member
+from segue.conf.environment import apply_driver_environment
+from segue.conf.schema import SegueConfig
+
+
+class Sleeper:
+    """An actor with every way of not answering."""
+
+    def answer(self, value: int) -> int:
+        return value
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def fail(self) -> None:
+        raise ValueError("the reason")
+
+    def die(self) -> None:
+        os._exit(3)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    apply_driver_environment()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", namespace="test")
+    yield
+    ray.shutdown()
+
+
+def make_fleet(tmp_path: Path) -> tuple[Fleet, Member, Interrupt]:
+    interrupt = Interrupt(lambda text: None)
+    handle = ray.remote(Sleeper).options(num_cpus=0).remote()
+    return Fleet(SegueConfig(), run_folder=tmp_path, interrupt=interrupt), Member("rollout-0", handle), interrupt
+
+
+def test_answers_come_in_the_order_of_the_questions(cluster: None, tmp_path: Path) -> None:
+    fleet, member, _ = make_fleet(tmp_path)
+    calls = [fleet.call(member, "answer", value) for value in (3, 1, 2)]
+    assert fleet.wait(calls, timeout_s=30, what="answers") == [3, 1, 2]
+    call = fleet.call(member, "answer", 7)
+    assert fleet.wait_any([call], timeout_s=30, what="an answer") == [(call, 7)]
+
+
+def test_a_deadline_says_who_waited_for_what_and_how_long(cluster: None, tmp_path: Path) -> None:
+    fleet, member, _ = make_fleet(tmp_path)
+    message = r"^the controller waited 1 s for groups for step 4, without an answer from rollout-0$"
+    with pytest.raises(RunError, match=message):
+        fleet.wait([fleet.call(member, "sleep", 60)], timeout_s=1, what="groups for step 4")
+
+
+def test_a_failure_and_a_death_name_the_actor_and_do_not_wait_for_the_others(cluster: None, tmp_path: Path) -> None:
+    fleet, member, _ = make_fleet(tmp_path)
+    other = make_fleet(tmp_path)[1]
+    start = time.monotonic()
+    with pytest.raises(RunError, match=r"^rollout-0 failed: ValueError: the reason$"):
+        fleet.wait([fleet.call(other, "sleep", 60), fleet.call(member, "fail")], timeout_s=60, what="both")
+    with pytest.raises(RunError, match=r"^rollout-0 died: "):
+        fleet.wait([fleet.call(other, "sleep", 60), fleet.call(member, "die")], timeout_s=60, what="both")
+    assert time.monotonic() - start < 30
+
+
+def test_the_users_wish_to_end_breaks_only_waits_that_may_be_broken(cluster: None, tmp_path: Path) -> None:
+    fleet, member, interrupt = make_fleet(tmp_path)
+    interrupt.is_set = True
+    with pytest.raises(Interrupted):
+        fleet.wait_any([fleet.call(member, "sleep", 60)], timeout_s=60, what="a group")
+    other = make_fleet(tmp_path)[1]
+    assert fleet.wait([fleet.call(other, "answer", 5)], timeout_s=30, what="the learner's step") == [5]
