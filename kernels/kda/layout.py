@@ -17,23 +17,6 @@ CHUNK = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
-    """A run of tiles, whole chunks with all their heads."""
-
-    tiles: slice
-    rows: Tensor
-    """int64: as `ChunkLayout.rows`."""
-    padding: Tensor
-    """int64: rows of the block past their sequence's end."""
-    token_rows: Tensor
-    """int64: token row of each row of the block; T*H for padding."""
-
-    def gather(self, x_TH: Tensor) -> Tensor:
-        """[T, H, D] -> [B, C, D]; padding rows repeat a token."""
-        return x_TH.flatten(0, 1).index_select(0, self.rows).unflatten(0, (-1, CHUNK))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkLayout:
     """Index arrays between token rows [T*H] and tile rows [B*C], and the slices of the scan."""
 
@@ -51,8 +34,6 @@ class ChunkLayout:
     """int64 [N]: inverse of `order`."""
     steps: tuple[tuple[int, int], ...]
     """Per chunk index: first tile of its slice, and number of tiles (sequences that reach this far, times heads)."""
-    blocks: tuple[Block, ...]
-    """All tiles, in order."""
 
     @property
     def is_token(self) -> Tensor:
@@ -80,12 +61,11 @@ class ChunkLayout:
 # outside inference mode, so that whoever asks first leaves indices that autograd may keep
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
-def chunk_layout(bounds: tuple[int, ...], num_heads: int, max_block: int, device: torch.device) -> ChunkLayout:
+def chunk_layout(bounds: tuple[int, ...], num_heads: int, device: torch.device) -> ChunkLayout:
     """Lay sequences [bounds[n], bounds[n+1]) out in chunks.
 
     Args:
         bounds: N+1 ascending token indices, from 0.
-        max_block: tiles in a block at most (but at least one chunk's).
     """
     bounds_N = torch.tensor(bounds)
     chunks_N = (bounds_N.diff() + CHUNK - 1) // CHUNK
@@ -101,25 +81,8 @@ def chunk_layout(bounds: tuple[int, ...], num_heads: int, max_block: int, device
     heads = torch.arange(num_heads)[:, None]
     rows = (tokens.minimum(last)[:, None] * num_heads + heads).flatten()
     is_padding = (tokens > last)[:, None].expand(-1, num_heads, -1).flatten()
-    num_rows = bounds[-1] * num_heads
-    inverse = torch.empty(num_rows, dtype=torch.int64)
+    inverse = torch.empty(bounds[-1] * num_heads, dtype=torch.int64)
     inverse[rows[~is_padding]] = (~is_padding).nonzero()[:, 0]
-    token_rows = torch.where(is_padding, num_rows, rows)
-    rows_per_block = max(1, max_block // num_heads) * num_heads * CHUNK
-    blocks, first = [], 0
-    for block_rows, block_padding, block_token_rows in zip(
-        rows.split(rows_per_block), is_padding.split(rows_per_block), token_rows.split(rows_per_block), strict=True
-    ):
-        num_tiles = len(block_rows) // CHUNK
-        blocks.append(
-            Block(
-                tiles=slice(first, first + num_tiles),
-                rows=block_rows.to(device),
-                padding=block_padding.nonzero()[:, 0].to(device),
-                token_rows=block_token_rows.to(device),
-            )
-        )
-        first += num_tiles
     return ChunkLayout(
         num_tiles=len(index) * num_heads,
         num_heads=num_heads,
@@ -129,5 +92,4 @@ def chunk_layout(bounds: tuple[int, ...], num_heads: int, max_block: int, device
         order=order.to(device),
         rank=torch.argsort(order).to(device),
         steps=tuple(zip((firsts * num_heads).tolist(), (counts * num_heads).tolist(), strict=True)),
-        blocks=tuple(blocks),
     )

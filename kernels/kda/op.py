@@ -7,13 +7,9 @@ import torch
 from torch import Tensor
 
 from segue.kernels.kda.bounded import BoundedKDA
-from segue.kernels.kda.layout import CHUNK, chunk_layout
+from segue.kernels.kda.layout import chunk_layout
 from segue.kernels.kda.softplus import softplus_kda
 from segue.kernels.kda.step import recurrent_step
-
-BLOCK_NUMBERS = 2**17
-"""Numbers in one array of a block of tiles: few enough to stay near a processor core, and many enough that the cost of
-calling operators is small."""
 
 
 def kda(
@@ -47,7 +43,7 @@ def kda(
     Raises:
         ValueError: sizes disagree or lower_bound is out of range.
     """
-    T, H, K = q_THK.shape
+    T, H, _ = q_THK.shape
     _check_sizes(q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH, A_log_H, dt_bias, state_NHVK)
     _check_lower_bound(lower_bound)
     bounds = tuple(offsets_N.tolist())
@@ -58,7 +54,7 @@ def kda(
     if T == 0:
         return v_THV, parameters[-1]
     tokens = [x.contiguous() for x in (q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH)]
-    layout = chunk_layout(bounds, H, BLOCK_NUMBERS // (CHUNK * K), v_THV.device)
+    layout = chunk_layout(bounds, H, v_THV.device)
     if lower_bound is None:
         o_THV, new_state = softplus_kda(*(x.to(dtype) for x in tokens), *parameters, layout=layout)
         return o_THV.to(v_THV.dtype), new_state

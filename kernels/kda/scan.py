@@ -1,9 +1,7 @@
 """The delta rule over tiles of 16 tokens: from decayed keys and queries to outputs and states, and back.
 
 A tile's tokens act on the state as one affine map, S_out = M S_in + W with M [K, K]. So only one small matrix product
-per chunk index is sequential (`carry`); all else is flat over tiles and may be done a block of tiles at a time:
-
-    solve_tiles -> affine_map, readout -> carry -> outputs = own + read @ S_in
+per chunk index is sequential; all else is flat over tiles.
 
 B tiles, C tokens of a tile, K key width, V value width, N sequences, H heads. States are [K, V] here, as in the
 equations; they are ranked as `ChunkLayout.order` says.
@@ -32,47 +30,86 @@ class Tiles(NamedTuple):
     """[B, C, K]: keys, decayed to the tile's end: they write to the leaving state."""
     decay: Tensor
     """[B, K]: decay over the whole tile."""
-    value: Tensor
-    """[B, C, V]."""
+    query_key: Tensor
+    """[B, C, C]: products of query i with key j, decayed from j to i; 0 for j > i."""
     beta: Tensor
     """[B, C]: write strength."""
 
 
-class Solved(NamedTuple):
-    """A tile's tokens acting on each other: each one's net write, given that it erases what earlier ones wrote."""
+class Scan(NamedTuple):
+    """What the backward pass keeps beside the tiles."""
 
-    query_key: Tensor
-    """[B, C, C]: products of query i with key j, decayed from j to i; 0 for j > i."""
     solve: Tensor
-    """[B, C, C]: (I + beta * key_key)^-1 diag(beta), lower triangular."""
+    """[B, C, C]: (I + beta * key_key)^-1 diag(beta), lower triangular: a token's net write, given that it erases what
+    earlier tokens of the tile wrote."""
     erase: Tensor
     """[B, C, K]: solve @ key_in; times the entering state it is what the tile's tokens take back."""
     write: Tensor
     """[B, C, V]: solve @ value."""
+    read: Tensor
+    """[B, C, K]: query_in - query_key @ erase; what multiplies the entering state in the outputs."""
+    transition: Tensor
+    """[B, K, K]: M."""
+    state_in: Tensor
+    """[B, K, V]: entering states."""
 
 
-def solve_keys(key_key: Tensor, beta: Tensor, *, out: Tensor) -> Tensor:
-    """Fill `Solved.solve` from the decayed products of key i with key j [B, C, C], of which only j < i is read."""
-    unit = torch.eye(CHUNK, dtype=beta.dtype, device=beta.device).expand_as(key_key)
-    mixing = key_key * beta[:, :, None]
+def scan_forward(
+    tiles: Tiles, key_key: Tensor, value: Tensor, state: Tensor, layout: ChunkLayout
+) -> tuple[Tensor, Tensor, Scan]:
+    """Outputs [B, C, V] and final states [N*H, K, V].
+
+    Args:
+        key_key: [B, C, C], products of key i with key j, decayed from j to i; only j < i is read.
+        value: [B, C, V].
+        state: [N*H, K, V], initial states.
+    """
+    unit = torch.eye(CHUNK, dtype=state.dtype, device=state.device).expand_as(key_key)
+    mixing = key_key * tiles.beta[:, :, None]
     inverse = torch.linalg.solve_triangular(mixing, unit, upper=False, unitriangular=True)
-    return torch.mul(inverse, beta[:, None], out=out)
-
-
-def affine_map(tiles: Tiles, solved: Solved, *, transition: Tensor, written: Tensor) -> None:
-    """Fill M [B, K, K] and W [B, K, V]."""
-    transition.baddbmm_(tiles.key_out.mT, solved.erase, beta=0, alpha=-1)
+    solve = inverse.mul_(tiles.beta[:, None])
+    erase, write = solve @ tiles.key_in, solve @ value
+    read = torch.baddbmm(tiles.query_in, tiles.query_key, erase, alpha=-1)
+    transition = state.new_empty(len(erase), *tiles.decay.shape[1:], tiles.decay.shape[1])
+    transition.baddbmm_(tiles.key_out.mT, erase, beta=0, alpha=-1)
     transition.diagonal(dim1=1, dim2=2).add_(tiles.decay)
-    torch.bmm(tiles.key_out.mT, solved.write, out=written)
+    state_in, final = _carry(transition, tiles.key_out.mT @ write, state, layout)
+    output = (tiles.query_key @ write).baddbmm_(read, state_in)
+    return output, final, Scan(solve, erase, write, read, transition, state_in)
 
 
-def readout(tiles: Tiles, solved: Solved, *, read: Tensor, own: Tensor) -> None:
-    """Fill what multiplies the entering state in the outputs [B, C, K], and what the tile itself adds [B, C, V]."""
-    torch.baddbmm(tiles.query_in, solved.query_key, solved.erase, alpha=-1, out=read)
-    torch.bmm(solved.query_key, solved.write, out=own)
+def scan_backward(
+    d_output: Tensor, d_final: Tensor, tiles: Tiles, scan: Scan, layout: ChunkLayout
+) -> tuple[Tiles, Tensor, Tensor, Tensor]:
+    """Gradients of the tiles (in the place of beta's that of log beta), of key_key, value and the initial states.
+
+    Args:
+        d_output: [B, C, V], 0 in the rows of padding tokens.
+        d_final: [N*H, K, V], gradients of the final states.
+    """
+    d_state_out, d_state = _carry_backward(scan.transition, scan.read.mT @ d_output, d_final, layout)
+    # what a token writes beyond what the entering state already predicts
+    residual = torch.baddbmm(scan.write, scan.erase, scan.state_in, alpha=-1)
+    d_residual = (tiles.query_key.mT @ d_output).baddbmm_(tiles.key_out, d_state_out)
+    d_key_in = (scan.solve.mT @ (d_residual @ scan.state_in.mT)).neg_()
+    d_value = scan.solve.mT @ d_residual
+    # a system (I + beta * key_key) x = beta * y whose y has the gradient d: that of key_key is -d x^T, and that of
+    # log beta is the diagonal of d x^T over beta
+    mixed = (d_key_in @ scan.erase.mT).baddbmm_(d_value, scan.write.mT)
+    d_log_beta = mixed.diagonal(dim1=1, dim2=2) / tiles.beta.clamp_min(torch.finfo(mixed.dtype).tiny)
+    d_key_out = residual @ d_state_out.mT
+    d_tiles = Tiles(
+        query_in=d_output @ scan.state_in.mT,
+        key_in=d_key_in,
+        key_out=d_key_out,
+        decay=d_state_out.mul_(scan.state_in).sum(-1),
+        query_key=(d_output @ residual.mT).tril_(),
+        beta=d_log_beta,
+    )
+    return d_tiles, mixed.neg_().tril_(-1), d_value, d_state
 
 
-def carry(transition: Tensor, written: Tensor, state: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
+def _carry(transition: Tensor, written: Tensor, state: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
     """Entering state of every tile [B, K, V] and final states, from initial states [N*H, K, V]."""
     state_in, final = torch.empty_like(written), state.clone()
     num_first = layout.steps[0][1]
@@ -89,7 +126,7 @@ def carry(transition: Tensor, written: Tensor, state: Tensor, layout: ChunkLayou
     return state_in, final
 
 
-def carry_backward(transition: Tensor, d_read: Tensor, d_final: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
+def _carry_backward(transition: Tensor, d_read: Tensor, d_final: Tensor, layout: ChunkLayout) -> tuple[Tensor, Tensor]:
     """Gradients of every tile's leaving state and of the initial states.
 
     Args:
@@ -106,31 +143,3 @@ def carry_backward(transition: Tensor, d_read: Tensor, d_final: Tensor, layout: 
         torch.baddbmm(d_read[tiles], transition[tiles].mT, d_state_out[tiles], out=out)
         num_going_on = count
     return d_state_out, d_state
-
-
-def tiles_backward(
-    d_output: Tensor, d_state_out: Tensor, state_in: Tensor, tiles: Tiles, solved: Solved
-) -> tuple[Tiles, Tensor, Tensor]:
-    """Gradients of the tiles (in the place of beta's that of log beta), of `query_key` and of `key_key`.
-
-    Args:
-        d_output: [B, C, V], 0 in the rows of padding tokens.
-    """
-    # what a token writes beyond what the entering state already predicts
-    residual = torch.baddbmm(solved.write, solved.erase, state_in, alpha=-1)
-    d_residual = (solved.query_key.mT @ d_output).baddbmm_(tiles.key_out, d_state_out)
-    d_key_in = (solved.solve.mT @ (d_residual @ state_in.mT)).neg_()
-    d_value = solved.solve.mT @ d_residual
-    # a system (I + beta * key_key) x = beta * y whose y has the gradient d: that of key_key is -d x^T, and that of
-    # log beta is the diagonal of d x^T over beta
-    mixed = (d_key_in @ solved.erase.mT).baddbmm_(d_value, solved.write.mT)
-    d_log_beta = mixed.diagonal(dim1=1, dim2=2) / tiles.beta.clamp_min(torch.finfo(mixed.dtype).tiny)
-    d_tiles = Tiles(
-        query_in=d_output @ state_in.mT,
-        key_in=d_key_in,
-        key_out=residual @ d_state_out.mT,
-        decay=(state_in * d_state_out).sum(-1),
-        value=d_value,
-        beta=d_log_beta,
-    )
-    return d_tiles, (d_output @ residual.mT).tril_(), mixed.neg_().tril_(-1)

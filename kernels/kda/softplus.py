@@ -13,16 +13,7 @@ from torch import Tensor
 
 from segue.kernels.kda.gate import L2_EPS, log_decay
 from segue.kernels.kda.layout import CHUNK, ChunkLayout
-from segue.kernels.kda.scan import (
-    Solved,
-    Tiles,
-    affine_map,
-    carry,
-    carry_backward,
-    readout,
-    solve_keys,
-    tiles_backward,
-)
+from segue.kernels.kda.scan import Scan, Tiles, scan_backward, scan_forward
 
 
 def softplus_kda(
@@ -53,37 +44,29 @@ def softplus_kda(
         key_in=k * total.exp(),
         key_out=decayed[:, -1],
         decay=total[:, -1].exp(),
-        value=layout.to_tiles(v_THV),
+        query_key=query_key,
         beta=beta,
     )
-    output, final = _DeltaScan.apply(*tiles, query_key, key_key, layout.to_ranked(state_NHVK), layout)
+    output, final = _DeltaScan.apply(*tiles, key_key, layout.to_tiles(v_THV), layout.to_ranked(state_NHVK), layout)
     return layout.to_tokens(output), layout.from_ranked(final)
 
 
 class _DeltaScan(torch.autograd.Function):
-    """Outputs and final states as a function of the tiles, their inner products and the initial states."""
+    """`scan_forward` as a differentiable function."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        *fields, query_key, key_key, state, layout = arguments
+        *fields, key_key, value, state, layout = arguments
         tiles = Tiles(*fields)
-        solve = solve_keys(key_key, tiles.beta, out=torch.empty_like(key_key))
-        solved = Solved(query_key, solve, solve @ tiles.key_in, solve @ tiles.value)
-        B, V, K = len(tiles.beta), tiles.value.shape[-1], tiles.decay.shape[-1]
-        transition, written = state.new_empty(B, K, K), state.new_empty(B, K, V)
-        read, output = torch.empty_like(tiles.query_in), torch.empty_like(tiles.value)
-        affine_map(tiles, solved, transition=transition, written=written)
-        readout(tiles, solved, read=read, own=output)
-        state_in, final = carry(transition, written, state, layout)
-        ctx.save_for_backward(*tiles, *solved, transition, read, state_in)
+        output, final, scan = scan_forward(tiles, key_key, value, state, layout)
+        ctx.save_for_backward(*tiles, *scan)
         ctx.layout = layout
-        return output.baddbmm_(read, state_in), final
+        return output, final
 
     @staticmethod
     def backward(ctx: Any, d_output: Tensor, d_final: Tensor) -> tuple[Tensor | None, ...]:
-        *saved, transition, read, state_in = ctx.saved_tensors
-        tiles, solved = Tiles(*saved[: len(Tiles._fields)]), Solved(*saved[len(Tiles._fields) :])
-        d_state_out, d_state = carry_backward(transition, read.mT @ d_output, d_final, ctx.layout)
-        d_tiles, d_query_key, d_key_key = tiles_backward(d_output, d_state_out, state_in, tiles, solved)
+        saved = ctx.saved_tensors
+        tiles, scan = Tiles(*saved[: len(Tiles._fields)]), Scan(*saved[len(Tiles._fields) :])
+        d_tiles, *d_others = scan_backward(d_output, d_final, tiles, scan, ctx.layout)
         d_beta = d_tiles.beta / tiles.beta.clamp_min(torch.finfo(d_output.dtype).tiny)
-        return *d_tiles._replace(beta=d_beta), d_query_key, d_key_key, d_state, None
+        return *d_tiles._replace(beta=d_beta), *d_others, None

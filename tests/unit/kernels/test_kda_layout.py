@@ -10,7 +10,7 @@ LENGTHS = [3, 0, 40, 16, 33]
 
 
 def make_layout(num_heads: int = 2):
-    return chunk_layout((0, *itertools.accumulate(LENGTHS)), num_heads, 4, torch.device("cpu"))
+    return chunk_layout((0, *itertools.accumulate(LENGTHS)), num_heads, torch.device("cpu"))
 
 
 def test_every_token_has_one_tile_row_and_only_the_rest_is_padding() -> None:
@@ -38,15 +38,3 @@ def test_padding_repeats_a_token_of_its_own_sequence() -> None:
     rows = layout.rows.view(-1, CHUNK)
     # sequence 0 has tokens 0 1 2
     assert rows[2].tolist() == [0, 1, 2] + [2] * (CHUNK - 3)
-
-
-def test_blocks_cover_all_tiles_in_whole_chunks_and_send_padding_to_the_spare_row() -> None:
-    layout = make_layout(num_heads=3)
-    # 8 chunks of 3 heads, at most 4 tiles a block: one chunk each
-    assert [(b.tiles.start, b.tiles.stop) for b in layout.blocks] == [(3 * i, 3 * i + 3) for i in range(8)]
-    assert torch.equal(torch.cat([b.rows for b in layout.blocks]), layout.rows)
-    num_rows = sum(LENGTHS) * 3
-    for block in layout.blocks:
-        is_spare = block.token_rows == num_rows
-        assert torch.equal(is_spare.nonzero()[:, 0], block.padding)
-        assert torch.equal(block.token_rows[~is_spare], block.rows[~is_spare])
