@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 BLOCK_NUMEL = 1 << 20
-"""Elements of a source walked together: bounds the temporaries; small enough blocks to suit a cache lose it to calls."""
+"""Elements of a source walked together: bounds the temporaries; blocks that fit a cache lose more to calls."""
 
 
 class _AttnResMix(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """The experts as one function: pairs of (token, expert) sorted by expert, one matrix product an expert and matrix.
 
-The sorted pairs are walked in blocks that stay in the cache from the gather to the scatter. The routing weight
+The sorted pairs are walked in blocks, from the gather to the scatter, so that temporaries are bounded. The routing weight
 multiplies the hidden activation (the down projection is linear), so that its gradient needs no expert output.
 
 Letters: T tokens, E experts, k chosen experts, P = T k pairs, B pairs of a block, L expert input width, F expert hidden
@@ -19,7 +19,7 @@ from segue.kernels.moe.padded import padded_experts
 from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
 
 BLOCK_PAIRS = 2048
-"""Pairs of a block: few enough for the cache, enough to make the cost of a call small."""
+"""Pairs of a block; at the tiny widths smaller blocks lose to calls and larger ones to cache misses."""
 PADDED_MAX_PAIRS_PER_EXPERT = 24
 """Up to this mean load the forward runs all experts in one batched product: the loop would be all overhead."""
 PADDED_MAX_ROWS_PER_PAIR = 8

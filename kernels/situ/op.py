@@ -8,8 +8,8 @@ from torch import Tensor
 
 from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
 
-BLOCK_NUMEL = 1 << 17
-"""Elements computed together: few enough for the cache, enough to make the cost of a call small."""
+BLOCK_NUMEL = 1 << 18
+"""Elements computed together: bounds the temporaries; blocks that fit a cache lose more to calls."""
 
 
 class _GatedActivation(torch.autograd.Function):

@@ -1,7 +1,6 @@
 """Value and derivatives of the gated activations on tensors of at least fp32.
 
-Shared by the public operator and by the experts, which apply them inside their own backward. Both pass blocks that fit
-the cache: a block's dozen of passes then cost little more than one pass over memory.
+Shared by the public operator and by the experts, which apply them inside their own backward.
 """
 
 import torch
