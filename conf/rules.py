@@ -14,6 +14,7 @@ from segue.conf.schema import (
     LossConfig,
     NormalisationKind,
     OptimizerConfig,
+    Precision,
     SegueConfig,
 )
 
@@ -103,9 +104,16 @@ def micro_step_holds_a_segment(config: SegueConfig) -> None:
 
 
 def backend_is_supported(config: SegueConfig) -> None:
-    """Stages that the backend proves exact; `docs/learner.md` has the matrix."""
+    """Stages and dtypes that the backend is proved for; `docs/numerics.md` has the matrix."""
     stage = config.learner.zero_stage
     _require(stage in (1, 2, 3), "learner.zero_stage", "1, 2 or 3", stage)
+
+
+def precision_fits_stage(config: SegueConfig) -> None:
+    """ZeRO-3 takes parameters of one dtype only, and in bf16 a few stay fp32."""
+    learner = config.learner
+    fits = learner.precision is Precision.fp32 or learner.zero_stage < 3
+    _require(fits, "learner.zero_stage", "1 or 2 while learner.precision is bf16", learner.zero_stage)
 
 
 def gauge_fits_backend(config: SegueConfig) -> None:
@@ -180,6 +188,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     segment_is_whole_chunks,
     micro_step_holds_a_segment,
     backend_is_supported,
+    precision_fits_stage,
     gauge_fits_backend,
     reuse_needs_staleness,
     groups_can_be_compared,

@@ -26,6 +26,10 @@ CASES = {
         "learner.micro_step_tokens must be at least learner.segment_tokens (128), got 64",
     ),
     "backend_is_supported": (["learner.zero_stage=4"], "learner.zero_stage must be 1, 2 or 3, got 4"),
+    "precision_fits_stage": (
+        ["learner.precision=bf16", "learner.zero_stage=3"],
+        "learner.zero_stage must be 1 or 2 while learner.precision is bf16, got 3",
+    ),
     "gauge_fits_backend": (
         ["learner.exact_backend=false"],
         "learner.gauge_tolerance must be above 0 while learner.exact_backend is false, got 0.0",
