@@ -1,6 +1,6 @@
 """The experts as one function: pairs of (token, expert) sorted by expert, one matrix product an expert and matrix.
 
-The sorted pairs are walked in blocks, from the gather to the scatter, so that temporaries are bounded. The routing weight
+The sorted pairs are walked in blocks, from the gather to the scatter, which bounds the temporaries. The routing weight
 multiplies the hidden activation (the down projection is linear), so that its gradient needs no expert output.
 
 Letters: T tokens, E experts, k chosen experts, P = T k pairs, B pairs of a block, L expert input width, F expert hidden
