@@ -13,3 +13,9 @@ TIMES_NAIVE = 2.0
 
 ERROR_FLOOR = {torch.float32: 3e-7, torch.bfloat16: 2e-3}
 """Added to the bound: about 2.5 units of fp32 rounding and half a unit of bf16, since a reference may round luckily."""
+
+KDA_STRONG_DECAY_ERROR = 5e-6
+"""KDA in fp32 where log decays sum to -80 over a tile: the exponent loses 80 units of the last place, 80 * 6e-8."""
+
+KDA_STRONG_DECAY_GRADIENT_ERROR = 1e-4
+"""There, for the gradient of the decay itself: the small difference of terms that cancel; 4e-5 measured."""

@@ -70,7 +70,7 @@ def scan_forward(
     solve = inverse.mul_(tiles.beta[:, None])
     erase, write = solve @ tiles.key_in, solve @ value
     read = torch.baddbmm(tiles.query_in, tiles.query_key, erase, alpha=-1)
-    transition = state.new_empty(len(erase), *tiles.decay.shape[1:], tiles.decay.shape[1])
+    transition = state.new_empty(*tiles.decay.shape, tiles.decay.shape[1])
     transition.baddbmm_(tiles.key_out.mT, erase, beta=0, alpha=-1)
     transition.diagonal(dim1=1, dim2=2).add_(tiles.decay)
     state_in, final = _carry(transition, tiles.key_out.mT @ write, state, layout)
