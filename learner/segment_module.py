@@ -114,4 +114,5 @@ def state_layout(model: SegueModel) -> StateLayout:
 
 def unpack_outputs(outputs: tuple[Tensor, ...]) -> SegmentOutputs:
     """Name what `SegmentModule.forward` returned."""
-    return SegmentOutputs(*outputs[:5], state=tuple(outputs[5:]))
+    logprob, entropy, value, route_histogram, expert_ids, *state = outputs
+    return SegmentOutputs(logprob, entropy, value, route_histogram, expert_ids, tuple(state))
