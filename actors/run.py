@@ -123,13 +123,22 @@ def _tell_dashboard(view: ConsoleView, fleet: Fleet) -> None:
 def _tell_results(folder: RunFolder, summary: dict[str, Any], wall_s: float) -> None:
     console = Console()
     console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
-    lines = (
+    lines = [
         f"{summary['steps']} steps, {summary['num_tokens']:,} tokens, {duration(wall_s)} "
         f"({summary['cpu_s']:.0f} CPU seconds), peak {summary['peak_memory_bytes'] / 1e9:.2f} GB",
         f"summary: {folder.summary}",
         f"curves:  {folder.curves}",
         f"model:   {folder.export}",
         f"watch:   tensorboard --logdir {folder.events}",
-    )
+    ]
+    if summary["command"] == PhaseKind.pretrain.value:
+        lines.insert(0, _demonstrator_line(summary))
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _demonstrator_line(summary: dict[str, Any]) -> str:
+    """How good the one is that was imitated."""
+    count = summary["num_episodes"]
+    held = {"success": summary["outcomes"].get("success", 0), **summary["checks"]}
+    return f"demonstrator, over {count} episodes: " + ", ".join(f"{name} {n / count:.3f}" for name, n in held.items())

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from segue.actors.buffer import GroupRecord
+from segue.actors.evaluation import check_names
 from segue.actors.process_meter import Usage
 
 
@@ -22,6 +23,8 @@ class Totals:
     """Of these, written by the policy or the demonstrator."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """Outcome to episodes."""
+    checks: Counter[str] = field(default_factory=Counter)
+    """True-or-false entry of the environment's info to episodes in which it held."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Reason to groups that were finished and dropped."""
     wall_s: float = 0.0
@@ -36,6 +39,8 @@ class Totals:
         self.num_tokens += sum(episode.num_tokens for episode in episodes)
         self.num_sampled_tokens += sum(episode.num_sampled_tokens for episode in episodes)
         self.outcomes.update(episode.outcome.value for episode in episodes)
+        for name in check_names(episodes):
+            self.checks[name] += sum(episode.info.get(name) is True for episode in episodes)
 
     def with_costs(self, wall_s: float, usage: Usage) -> dict[str, Any]:
         """JSON values, with what this launch has cost so far added."""
@@ -45,6 +50,7 @@ class Totals:
             "num_tokens": self.num_tokens,
             "num_sampled_tokens": self.num_sampled_tokens,
             "outcomes": dict(self.outcomes),
+            "checks": dict(self.checks),
             "dropped": dict(self.dropped),
             "wall_s": self.wall_s + wall_s,
             "cpu_s": self.cpu_s + usage.cpu_s,
@@ -54,5 +60,5 @@ class Totals:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Totals":
         """From what a checkpoint holds; empty values are the start of a run."""
-        counters = {name: Counter(values.get(name, {})) for name in ("outcomes", "dropped")}
+        counters = {name: Counter(values.get(name, {})) for name in ("outcomes", "checks", "dropped")}
         return cls(**{**values, **counters})

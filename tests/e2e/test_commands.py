@@ -35,7 +35,10 @@ def segue(folder: Path, *arguments: str, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
-    segue(folder, "pretrain", *SMALL, "run.dir=imitation")
+    text = segue(folder, "pretrain", *SMALL, "run.dir=imitation")
+    assert re.search(
+        r"^demonstrator, over 2 episodes: success [01]\.\d{3}, query_correct [01]\.\d{3}$", text, re.MULTILINE
+    )
     return folder / "imitation"
 
 

@@ -2,6 +2,8 @@
 
 from actor_cases import make_episode
 
+from segue.actors.buffer import GroupRecord
+from segue.actors.episode import Episode
 from segue.actors.evaluation import evaluate
 from segue.actors.process_meter import Usage
 from segue.actors.summary import build_summary, rows_before_and_after
@@ -14,6 +16,20 @@ def figures(num_solved: int, num_failed: int) -> dict:
     info = {"question_class": "max", "query_correct": True}
     episodes = [make_episode(info=info)] * num_solved + [make_episode(info=info, outcome=Outcome.failure)] * num_failed
     return evaluate(episodes).to_json()
+
+
+def make_record(episodes: tuple[Episode, ...]) -> GroupRecord:
+    return GroupRecord(
+        number=0,
+        task_id="train-0000000",
+        group_id="train-0000000.0",
+        file="",
+        digest="",
+        tokens_by_version=(),
+        made_by="rollout-0",
+        episodes=episodes,
+        rollout_s=0.0,
+    )
 
 
 def test_rows_stand_before_and_after_with_gaps_where_a_side_was_not_played() -> None:
@@ -43,11 +59,14 @@ def test_restores_are_every_launch_but_the_first() -> None:
 
 def test_totals_go_through_a_checkpoint_and_add_the_launches_costs() -> None:
     totals = Totals()
-    totals.num_groups = 4
-    totals.outcomes.update(["success", "failure", "success"])
+    info = {"query_correct": True, "is_success": True, "level": 1}
+    episodes = (make_episode(info=info), make_episode(info={"query_correct": False}, outcome=Outcome.failure))
+    totals.add_batch([make_record(episodes), make_record(episodes)])
     usage = Usage(cpu_s=10.0, memory_bytes=5, peak_memory_bytes=7, num_processes=1)
     stored = totals.with_costs(30.0, usage)
     again = Totals.from_json(stored)
     later = again.with_costs(5.0, Usage(cpu_s=1.0, memory_bytes=5, peak_memory_bytes=6, num_processes=1))
     assert (later["wall_s"], later["cpu_s"], later["peak_memory_bytes"]) == (35.0, 11.0, 7)
-    assert later["outcomes"] == {"success": 2, "failure": 1} and later["num_groups"] == 4
+    assert later["outcomes"] == {"success": 2, "failure": 2} and later["checks"] == {"query_correct": 2}
+    assert (later["num_groups"], later["num_episodes"]) == (2, 4)
+    assert (later["num_tokens"], later["num_sampled_tokens"]) == (400, 160)
