@@ -48,11 +48,15 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
     started = time.monotonic()
     store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
     step, state, faults = store.load_newest()
+    phase = make_phase(config, kind)
+    if step >= phase.num_steps and "after" in state.get("evaluations", {}):
+        text = f"{folder.path} holds a finished run of {step} steps; raise {kind.value}.steps to go on"
+        Console().print(text, highlight=False, soft_wrap=True)
+        return
     store.remove_after(step)
     folder.add_launch({**launch_facts(kind.value, arguments), "restored_step": step})
     launches = folder.read_launches()
     lineage = Lineage(restored_steps=tuple(launch["restored_step"] for launch in launches))
-    phase = make_phase(config, kind)
     meter = ProcessMeter()
     view = ConsoleView(command=kind.value, num_steps=phase.num_steps, is_live=config.run.console)
     with view, supervised(config, folder.path, view.say) as fleet:

@@ -19,10 +19,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from segue.actors.metrics import METRICS, When, pattern_of
 from segue.actors.recorder import read_metrics
+from segue.model.checkpoint import import_checkpoint
+from segue.model.network import build_model
 from segue.rollout.trajectory import Outcome
 from segue.rollout.trajectory_file import load_group
 
@@ -157,11 +160,24 @@ def test_no_group_trains_twice(synchronous: tuple[Path, str]) -> None:
     assert uses == {"train-0000004.0": [3], "train-0000005.0": [3]}
 
 
-def test_weights_move_and_are_exported_as_published(synchronous: tuple[Path, str]) -> None:
+def test_a_finished_run_says_so_and_changes_nothing(synchronous: tuple[Path, str]) -> None:
     folder, _ = synchronous
-    exported = load_file(folder / "export" / "model.safetensors")
-    assert all(np.isfinite(tensor).all() for tensor in exported.values())
-    assert read_json(folder / "export" / "config.json")["model_type"] == "kimi_linear"
+    before = (folder / "run.json").read_bytes()
+    text = run("train", f"run.dir={folder}")
+    assert text == f"{folder} holds a finished run of 3 steps; raise train.steps to go on\n"
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_every_weight_but_the_listed_ones_moves_and_is_exported(imitation: Path) -> None:
+    torch_seed = torch.Generator().manual_seed(0)
+    _, model = import_checkpoint(imitation / "export")
+    start = build_model(model.config, torch.float32)
+    start.init_weights(torch_seed)
+    initial = dict(start.named_parameters())
+    still = [name for name, tensor in model.named_parameters() if torch.equal(tensor, initial[name])]
+    # layer 0 has one source to mix, so its pseudo-query and norm have no gradient
+    assert [name for name in still if not name.startswith("model.layers.0.")] == []
+    assert all("res_" in name for name in still), still
 
 
 def test_a_resumed_training_run_takes_the_same_step_again(synchronous: tuple[Path, str], tmp_path: Path) -> None:
