@@ -256,16 +256,16 @@ class EvalConfig:
 class PretrainConfig:
     """Imitation of demonstrations."""
 
-    steps: int = 1000
+    steps: int = 3000
     """Learner steps."""
-    episodes_per_step: int = 16
+    episodes_per_step: int = 8
     """Demonstrations in a batch."""
     skill: Skill = Skill.fallible
     """Who demonstrates: flawless, or with the mistakes that reinforcement learning then has to unlearn."""
     optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(lr=4e-3, beta2=0.98, weight_decay=0.01, warmup_steps=50)
+        default_factory=lambda: OptimizerConfig(lr=2.5e-3, beta2=0.98, weight_decay=0.01, warmup_steps=50)
     )
-    eval_every: int = 250
+    eval_every: int = 1000
     """Steps between evaluations; 0 evaluates only before and after."""
 
 
