@@ -1,0 +1,75 @@
+"""Report files: what was measured, on what, by which command. A dirty tree is refused."""
+
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "reports"
+_PACKAGES = ("torch", "ray", "deepspeed", "transformers", "trl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure, beside the peer's from the same run where there is a peer."""
+
+    name: str
+    value: float
+    unit: str
+    peer: str | None = None
+    peer_value: float | None = None
+    must: str | None = None
+    """What was asked of the figure."""
+
+
+def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False) -> Path:
+    """Write `reports/<topic>_<hardware>_<YYYY-MM>.json` and print the rows.
+
+    Raises:
+        SystemExit: the tree has uncommitted changes, so that no commit says what was measured.
+    """
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    if changed and not allow_dirty:
+        raise SystemExit(f"the tree must be clean, got changes:\n{changed}")
+    hardware = _hardware()
+    report = {
+        "topic": topic,
+        "date": date.today().isoformat(),
+        "commit": _git("rev-parse", "HEAD"),
+        "command": " ".join(["python", *sys.argv]),
+        "hardware": hardware,
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "rows": [asdict(row) for row in rows],
+    }
+    for row in rows:
+        peer = (
+            ""
+            if row.peer_value is None
+            else f"   {row.peer}: {row.peer_value:,.4g} ({row.value / row.peer_value:.2f}x)"
+        )
+        print(f"{row.name:48} {row.value:12,.4g} {row.unit}{peer}")
+    path = FOLDER / f"{topic}_{hardware['name']}_{date.today():%Y-%m}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    return path
+
+
+def _hardware() -> dict[str, str | int]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    num_cores = sum(line.startswith("processor") for line in lines)
+    return {"name": f"cpu{num_cores}", "model": model, "cores": num_cores, "system": platform.platform()}
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except ModuleNotFoundError:
+        return None
