@@ -47,6 +47,7 @@ OVERRIDES = (
     "model.moe_intermediate_size=32",
     "tokenizer=bytes",
     "run.init_from=null",
+    "cluster.learner_ranks=1",
 )
 
 

@@ -3,8 +3,8 @@
     python benchmarks/bench_learner_memory.py
 
 For each length a process builds the learner (DeepSpeed, `tiny`), notes its memory, trains on one trajectory and notes
-its peak. What must grow with the trajectory (token and label arrays, latent rows with their gradients, boundary states) is
-counted from shapes and taken off; what is left must not grow from 16K to 64K tokens.
+its peak. What must grow with the trajectory (token and label arrays, latent rows with their gradients, boundary
+states) is counted from shapes and taken off; what is left must not grow from 16K to 64K tokens.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Traj
 SEGMENT_TOKENS = 1024
 LENGTHS = (4096, 16384, 65536)
 PORT = 29612
-# token id, mask, log-probability, versions; then of a label: position, number, id, temperature, two results, two gradients
+# token id, mask, log-probability, versions; of a label: position, number, id, temperature, two results, two gradients
 TOKEN_ARRAY_BYTES = (4 + 1 + 4 + 4 + 4) + (8 + 8 + 8 + 4 + 4 + 4 + 4 + 4)
 
 
@@ -81,6 +81,7 @@ def measure(num_tokens: int, segment_tokens: int) -> dict[str, float]:
         [
             "model=tiny",
             "run.init_from=null",
+            "cluster.learner_ranks=1",
             f"learner.segment_tokens={segment_tokens}",
             f"learner.micro_step_tokens={segment_tokens}",
             f"rollout.max_episode_tokens={num_tokens}",
@@ -95,7 +96,7 @@ def measure(num_tokens: int, segment_tokens: int) -> dict[str, float]:
 
 
 def counted_bytes(config: ModelConfig, num_tokens: int) -> float:
-    """What grows by design: token arrays, rows, their gradient sums and the gradient that autograd returns, boundaries."""
+    """What grows by design: token arrays; rows, their gradient sums and the returned gradients; boundaries."""
     rows = num_tokens * config.latent_row_size * len(config.mla_layers) * 4
     boundary = (
         sum(int(np.prod(shape)) for shape in (config.recurrent_shape, config.conv_shape)) * len(config.kda_layers) * 4

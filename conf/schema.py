@@ -275,9 +275,9 @@ class ClusterConfig:
 
     address: str | None = None
     """Address of a running Ray cluster (`auto` finds it); null starts one here."""
-    rollout_actors: int = 1
+    rollout_actors: int = 2
     """Processes that play."""
-    learner_ranks: int = 1
+    learner_ranks: int = 2
     """Processes that train."""
     threads: int = 1
     """Threads of each actor's tensor library."""

@@ -19,6 +19,8 @@ SMALL = (
     "rollout.max_sessions=8",
     "rollout.max_turn_tokens=64",
     "cluster.dashboard=false",
+    "cluster.rollout_actors=1",
+    "cluster.learner_ranks=1",
 )
 
 

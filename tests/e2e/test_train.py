@@ -47,6 +47,8 @@ SMALL = (
     "rollout.max_turn_tokens=16",
     "rollout.max_sessions=8",
     "cluster.dashboard=false",
+    "cluster.rollout_actors=1",
+    "cluster.learner_ranks=1",
 )
 
 
