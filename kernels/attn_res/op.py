@@ -11,6 +11,8 @@ from torch import Tensor
 
 BLOCK_NUMEL = 1 << 20
 """Elements of a source walked together: bounds the temporaries; blocks that fit a cache lose more to calls."""
+STACKED_NUMEL = 1 << 14
+"""Up to so many elements of a source, as in decoding, the sources are stacked: calls cost more than the copy."""
 
 
 class _AttnResMix(torch.autograd.Function):
@@ -18,25 +20,7 @@ class _AttnResMix(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, norm_weight: Tensor, proj_weight: Tensor, eps: float, *sources: Tensor) -> Tensor:
-        dtype = torch.promote_types(sources[0].dtype, torch.float32)
-        num_tokens, width = sources[0].shape
-        query_D = norm_weight.to(dtype) * proj_weight.to(dtype)
-        scores_JT = query_D.new_empty(len(sources), num_tokens)
-        rstd_JT = torch.empty_like(scores_JT)
-        out_TD = torch.empty(num_tokens, width, dtype=sources[0].dtype, device=query_D.device)
-        for block in _blocks(num_tokens, width):
-            values = [source[block].to(dtype) for source in sources]
-            scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
-            for j, v_BD in enumerate(values):
-                torch.mv(v_BD, query_D, out=scores_JB[j])
-                torch.linalg.vector_norm(v_BD, dim=-1, out=rstd_JB[j])
-            rstd_JB.square_().div_(width).add_(eps).rsqrt_()
-            scores_JB *= rstd_JB
-            p_JB1 = torch.softmax(scores_JB, dim=0).unsqueeze(-1)
-            mix_BD = values[0] * p_JB1[0]
-            for v_BD, p_B1 in zip(values[1:], p_JB1[1:], strict=True):
-                mix_BD.addcmul_(v_BD, p_B1)
-            out_TD[block] = mix_BD
+        out_TD, scores_JT, rstd_JT = _mix(sources, norm_weight, proj_weight, eps)
         ctx.save_for_backward(norm_weight, proj_weight, scores_JT, rstd_JT, *sources)
         return out_TD
 
@@ -67,6 +51,43 @@ class _AttnResMix(torch.autograd.Function):
         grad_norm = (dquery_D * proj_D).to(norm_weight.dtype)
         grad_proj = (dquery_D * norm_D).to(proj_weight.dtype)
         return grad_norm, grad_proj, None, *grad_sources
+
+
+# the arithmetic stands apart from autograd, whose bookkeeping costs much on a decoding step's few rows
+def _mix(
+    sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mixture [T, D], scores and reciprocal RMS [J, T]."""
+    dtype = torch.promote_types(sources[0].dtype, torch.float32)
+    query_D = norm_weight.to(dtype) * proj_weight.to(dtype)
+    if sources[0].numel() <= STACKED_NUMEL:
+        return _mix_stacked(sources, query_D, eps)
+    num_tokens, width = sources[0].shape
+    scores_JT = query_D.new_empty(len(sources), num_tokens)
+    rstd_JT = torch.empty_like(scores_JT)
+    out_TD = torch.empty(num_tokens, width, dtype=sources[0].dtype, device=query_D.device)
+    for block in _blocks(num_tokens, width):
+        values = [source[block].to(dtype) for source in sources]
+        scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
+        for j, v_BD in enumerate(values):
+            torch.mv(v_BD, query_D, out=scores_JB[j])
+            torch.linalg.vector_norm(v_BD, dim=-1, out=rstd_JB[j])
+        rstd_JB.square_().div_(width).add_(eps).rsqrt_()
+        scores_JB *= rstd_JB
+        p_JB1 = torch.softmax(scores_JB, dim=0).unsqueeze(-1)
+        mix_BD = values[0] * p_JB1[0]
+        for v_BD, p_B1 in zip(values[1:], p_JB1[1:], strict=True):
+            mix_BD.addcmul_(v_BD, p_B1)
+        out_TD[block] = mix_BD
+    return out_TD, scores_JT, rstd_JT
+
+
+def _mix_stacked(sources: Sequence[Tensor], query_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    values_JTD = torch.stack(tuple(sources)).to(query_D.dtype)
+    rstd_JT = torch.linalg.vector_norm(values_JTD, dim=-1).square_().div_(query_D.numel()).add_(eps).rsqrt_()
+    scores_JT = (values_JTD @ query_D).mul_(rstd_JT)
+    p_JT1 = torch.softmax(scores_JT, dim=0).unsqueeze(-1)
+    return values_JTD.mul_(p_JT1).sum(0).to(sources[0].dtype), scores_JT, rstd_JT
 
 
 def _blocks(num_tokens: int, width: int) -> Iterator[slice]:
@@ -102,4 +123,6 @@ def attn_res_mix(sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Te
             f"norm_weight and proj_weight must be [D] for sources [T, D], got {tuple(norm_weight.shape)}, "
             f"{tuple(proj_weight.shape)} and {tuple(shape)}"
         )
-    return _AttnResMix.apply(norm_weight, proj_weight, eps, *sources)
+    if torch.is_grad_enabled():
+        return _AttnResMix.apply(norm_weight, proj_weight, eps, *sources)
+    return _mix(sources, norm_weight, proj_weight, eps)[0]

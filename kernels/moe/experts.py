@@ -15,9 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.moe.dense import dense_experts
 from segue.kernels.moe.padded import padded_experts
 from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
 
+DENSE_MAX_TOKENS = 32
+"""Up to so many tokens, all experts run on all of them: cheaper than finding who needs which."""
+DENSE_MAX_ROWS_PER_PAIR = 8
+"""Unless there are more experts than so many for each that a token takes."""
 BLOCK_PAIRS = 2048
 """Pairs of a block; at the tiny widths smaller blocks lose to calls and larger ones to cache misses."""
 PADDED_MAX_PAIRS_PER_EXPERT = 24
@@ -27,36 +32,21 @@ PADDED_MAX_ROWS_PER_PAIR = 8
 
 
 class Experts(torch.autograd.Function):
-    """Keeps the inputs and the order of the pairs, and computes the hidden activations again in backward."""
+    """Keeps the inputs; sorts the pairs and computes the hidden activations again in backward."""
 
     @staticmethod
     def forward(
         ctx: Any, z: Tensor, expert_ids: Tensor, weights: Tensor, w1: Tensor, w3: Tensor, w2: Tensor, caps: Caps | None
     ) -> Tensor:
-        dtype = torch.promote_types(z.dtype, torch.float32)
-        order_P = torch.argsort(expert_ids.reshape(-1), stable=True)
-        counts = torch.bincount(expert_ids.reshape(-1), minlength=w1.shape[0]).tolist()
-        ctx.save_for_backward(z, expert_ids, weights, w1, w3, w2, order_P)
-        ctx.caps, ctx.counts = caps, counts
-        token_P = order_P // expert_ids.shape[1]
-        weights_P1 = weights.reshape(-1).index_select(0, order_P).unsqueeze(1).to(dtype)
-        u_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
-        if _is_padding_cheap(counts):
-            out_PL = padded_experts(z, token_P, counts, w1, w3, w2, caps)
-            return u_TL.index_add_(0, token_P, out_PL * weights_P1).to(z.dtype)
-        w1_ELF, w3_ELF, w2_EFL = (weight.transpose(1, 2).unbind() for weight in (w1, w3, w2))
-        for block, experts, sizes in _blocks(counts):
-            z_BL = z.index_select(0, token_P[block])
-            gate_BF = _per_expert(z_BL, w1_ELF[experts], sizes).to(dtype)
-            up_BF = _per_expert(z_BL, w3_ELF[experts], sizes).to(dtype)
-            hidden_BF = gated_forward(gate_BF, up_BF, caps).mul_(weights_P1[block]).to(z.dtype)
-            u_TL.index_add_(0, token_P[block], _per_expert(hidden_BF, w2_EFL[experts], sizes).to(dtype))
-        return u_TL.to(z.dtype)
+        ctx.save_for_backward(z, expert_ids, weights, w1, w3, w2)
+        ctx.caps = caps
+        return run_experts(z, expert_ids, weights, w1, w3, w2, caps)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        z, expert_ids, weights, w1, w3, w2, order_P = ctx.saved_tensors
+        z, expert_ids, weights, w1, w3, w2 = ctx.saved_tensors
         dtype = torch.promote_types(z.dtype, torch.float32)
+        order_P, counts = _sort_pairs(expert_ids, w1.shape[0])
         token_P = order_P // expert_ids.shape[1]
         weights_P1 = weights.reshape(-1).index_select(0, order_P).unsqueeze(1).to(dtype)
         dz_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
@@ -65,7 +55,7 @@ class Experts(torch.autograd.Function):
         w1_ELF, w3_ELF = w1.transpose(1, 2).unbind(), w3.transpose(1, 2).unbind()
         w1_EFL, w3_EFL, w2_ELF = w1.unbind(), w3.unbind(), w2.unbind()
         dw1_EFL, dw3_EFL, dw2_ELF = dw1.unbind(), dw3.unbind(), dw2.unbind()
-        for block, experts, sizes in _blocks(ctx.counts):
+        for block, experts, sizes in _blocks(counts):
             z_BL, grad_BL = z.index_select(0, token_P[block]), grads[0].index_select(0, token_P[block])
             gate_BF = _per_expert(z_BL, w1_ELF[experts], sizes).to(dtype)
             up_BF = _per_expert(z_BL, w3_ELF[experts], sizes).to(dtype)
@@ -83,6 +73,38 @@ class Experts(torch.autograd.Function):
             _add_per_expert(dw2_ELF[experts], grad_BL.t().split(sizes, 1), hidden_BF.split(sizes))
         dweights = torch.empty_like(dweights_P).index_copy_(0, order_P, dweights_P).view(expert_ids.shape)
         return dz_TL.to(z.dtype), None, dweights, dw1, dw3, dw2, None
+
+
+# the arithmetic stands apart from autograd, whose bookkeeping costs much on a decoding step's few rows
+def run_experts(
+    z: Tensor, expert_ids: Tensor, weights: Tensor, w1: Tensor, w3: Tensor, w2: Tensor, caps: Caps | None
+) -> Tensor:
+    """Weighted sum of each token's experts [T, L]; the form is chosen by sizes and loads."""
+    num_experts, (num_tokens, top_k) = w1.shape[0], expert_ids.shape
+    if num_tokens <= DENSE_MAX_TOKENS and num_experts <= DENSE_MAX_ROWS_PER_PAIR * top_k:
+        return dense_experts(z, expert_ids, weights, w1, w3, w2, caps)
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    order_P, counts = _sort_pairs(expert_ids, num_experts)
+    token_P = order_P // top_k
+    weights_P1 = weights.reshape(-1).index_select(0, order_P).unsqueeze(1).to(dtype)
+    u_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
+    if _is_padding_cheap(counts):
+        out_PL = padded_experts(z, token_P, counts, w1, w3, w2, caps)
+        return u_TL.index_add_(0, token_P, out_PL * weights_P1).to(z.dtype)
+    w1_ELF, w3_ELF, w2_EFL = (weight.transpose(1, 2).unbind() for weight in (w1, w3, w2))
+    for block, experts, sizes in _blocks(counts):
+        z_BL = z.index_select(0, token_P[block])
+        gate_BF = _per_expert(z_BL, w1_ELF[experts], sizes).to(dtype)
+        up_BF = _per_expert(z_BL, w3_ELF[experts], sizes).to(dtype)
+        hidden_BF = gated_forward(gate_BF, up_BF, caps).mul_(weights_P1[block]).to(z.dtype)
+        u_TL.index_add_(0, token_P[block], _per_expert(hidden_BF, w2_EFL[experts], sizes).to(dtype))
+    return u_TL.to(z.dtype)
+
+
+def _sort_pairs(expert_ids: Tensor, num_experts: int) -> tuple[Tensor, list[int]]:
+    """Pairs in ascending order of their experts [P], those of an expert by token; and how many each expert has."""
+    ids_P = expert_ids.reshape(-1)
+    return torch.argsort(ids_P, stable=True), torch.bincount(ids_P, minlength=num_experts).tolist()
 
 
 def _is_padding_cheap(counts: list[int]) -> bool:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from segue.kernels.moe.experts import Experts
-from segue.kernels.moe.route import RouteWeights
+from segue.kernels.moe.experts import Experts, run_experts
+from segue.kernels.moe.route import RouteWeights, weigh
 
 
 class Routes(NamedTuple):
@@ -57,7 +57,10 @@ def route(
         best_Tk1, best_ids_Tk1 = torch.topk(scores_TE + bias.to(dtype), top_k + 1, dim=1)
         ids_Tk = best_ids_Tk1[:, :top_k].contiguous() if replay_ids is None else replay_ids
         cutoff_T = best_Tk1[:, top_k].contiguous()
-    weights_Tk = RouteWeights.apply(scores_logits, scores_TE, ids_Tk, renormalize, scaling)
+    if torch.is_grad_enabled():
+        weights_Tk = RouteWeights.apply(scores_logits, scores_TE, ids_Tk, renormalize, scaling)
+    else:
+        _, _, weights_Tk = weigh(scores_TE, ids_Tk, renormalize, scaling)
     return Routes(scores_TE, ids_Tk, weights_Tk, cutoff_T)
 
 
@@ -100,4 +103,6 @@ def experts(
     if (beta is None) != (linear_beta is None):
         raise ValueError(f"beta and linear_beta must both be given or both be None, got {beta}, {linear_beta}")
     caps = None if beta is None or linear_beta is None else (beta, linear_beta)
-    return Experts.apply(z, expert_ids, weights, w1, w3, w2, caps)
+    if torch.is_grad_enabled():
+        return Experts.apply(z, expert_ids, weights, w1, w3, w2, caps)
+    return run_experts(z, expert_ids, weights, w1, w3, w2, caps)

@@ -11,6 +11,13 @@ from torch import Tensor
 RENORMALIZE_EPS = 1e-20
 
 
+def weigh(scores_TE: Tensor, ids_Tk: Tensor, renormalize: bool, scaling: float) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Chosen scores [T, k], their sum [T, 1] where it divides them, and the weights [T, k]."""
+    chosen_Tk = scores_TE.gather(1, ids_Tk)
+    total_T1 = chosen_Tk.sum(1, keepdim=True).add_(RENORMALIZE_EPS) if renormalize else None
+    return chosen_Tk, total_T1, (chosen_Tk if total_T1 is None else chosen_Tk / total_T1) * scaling
+
+
 class RouteWeights(torch.autograd.Function):
     """`scaling * s / (sum s + eps)` over the chosen scores; its gradient reaches the chosen logits only."""
 
@@ -18,9 +25,7 @@ class RouteWeights(torch.autograd.Function):
     def forward(
         ctx: Any, logits_TE: Tensor, scores_TE: Tensor, ids_Tk: Tensor, renormalize: bool, scaling: float
     ) -> Tensor:
-        chosen_Tk = scores_TE.gather(1, ids_Tk)
-        total_T1 = chosen_Tk.sum(1, keepdim=True).add_(RENORMALIZE_EPS) if renormalize else None
-        weights_Tk = (chosen_Tk if total_T1 is None else chosen_Tk / total_T1) * scaling
+        chosen_Tk, total_T1, weights_Tk = weigh(scores_TE, ids_Tk, renormalize, scaling)
         ctx.save_for_backward(chosen_Tk, ids_Tk, total_T1, weights_Tk if renormalize else None)
         ctx.scaling, ctx.logits_shape, ctx.logits_dtype = scaling, logits_TE.shape, logits_TE.dtype
         return weights_Tk

@@ -19,11 +19,7 @@ class _GatedActivation(torch.autograd.Function):
     def forward(ctx: Any, gate: Tensor, up: Tensor, caps: Caps | None) -> Tensor:
         ctx.save_for_backward(gate, up)
         ctx.caps = caps
-        dtype = torch.promote_types(gate.dtype, torch.float32)
-        out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-        for gate_b, up_b, out_b in _blocks(gate, up, out):
-            out_b.copy_(gated_forward(gate_b.to(dtype), up_b.to(dtype), caps))
-        return out
+        return _gated(gate, up, caps)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -36,6 +32,25 @@ class _GatedActivation(torch.autograd.Function):
             out_gate_b.copy_(result_gate)
             out_up_b.copy_(result_up)
         return grad_gate, grad_up, None
+
+
+# the arithmetic stands apart from autograd, whose bookkeeping costs much on a decoding step's few rows
+def _gated(gate: Tensor, up: Tensor, caps: Caps | None) -> Tensor:
+    dtype = torch.promote_types(gate.dtype, torch.float32)
+    if gate.numel() <= BLOCK_NUMEL:
+        return gated_forward(gate.to(dtype), up.to(dtype), caps).to(gate.dtype)
+    out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    for gate_b, up_b, out_b in _blocks(gate, up, out):
+        out_b.copy_(gated_forward(gate_b.to(dtype), up_b.to(dtype), caps))
+    return out
+
+
+def _activate(gate: Tensor, up: Tensor, caps: Caps | None) -> Tensor:
+    if gate.shape != up.shape:
+        raise ValueError(f"gate and up must have one shape, got {tuple(gate.shape)} and {tuple(up.shape)}")
+    if torch.is_grad_enabled():
+        return _GatedActivation.apply(gate, up, caps)
+    return _gated(gate, up, caps)
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -64,8 +79,7 @@ def situ_glu(gate: Tensor, up: Tensor, beta: float, linear_beta: float) -> Tenso
     Source:
         Kimi K3 report, section 2.3.2 and appendix B.
     """
-    _check_same_shape(gate, up)
-    return _GatedActivation.apply(gate, up, (beta, linear_beta))
+    return _activate(gate, up, (beta, linear_beta))
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -74,10 +88,4 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes differ.
     """
-    _check_same_shape(gate, up)
-    return _GatedActivation.apply(gate, up, None)
-
-
-def _check_same_shape(gate: Tensor, up: Tensor) -> None:
-    if gate.shape != up.shape:
-        raise ValueError(f"gate and up must have one shape, got {tuple(gate.shape)} and {tuple(up.shape)}")
+    return _activate(gate, up, None)
