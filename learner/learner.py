@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,8 @@ class Learner:
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
         bias_kl = self._balance(tokens, schedule, result)
         grad_norm = self._backend.step(optimizer, lr)
+        if not isfinite(grad_norm):
+            raise NonFiniteError(f"the gradient is finite in every micro-step of step {step}, but not its sum")
         num_tokens = sum(tokens.lengths)
         metrics: Metrics = {
             "update/loss/total": self._join({"loss": torch.tensor(result.loss)})["loss"],

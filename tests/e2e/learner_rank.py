@@ -27,13 +27,15 @@ from segue.learner.learner import Learner
 from segue.model.weights import apply_weights
 from segue.rollout.trajectory import Source
 
+STAGES = (1, 2, 3)
 
-def make_run(num_ranks: int, folder: Path, *, is_live: bool = True) -> SegueConfig:
+
+def make_run(num_ranks: int, folder: Path, *, stage: int = 1, is_live: bool = True) -> SegueConfig:
     return SegueConfig(
         run=RunConfig(dir=str(folder)),
         model=make_config(),
         learner=LearnerConfig(
-            zero_stage=2,
+            zero_stage=stage,
             segment_tokens=64,
             micro_step_tokens=192,
             optimizer=OptimizerConfig(lr=1e-2, warmup_steps=0),
@@ -67,28 +69,30 @@ class Story:
     def step(self, learner: Learner, step: int) -> dict:
         return learner.train_step(make_step_groups(step), step=step, restored_steps=(0,))
 
-    def train_and_resume(self) -> None:
-        learner = self.learner()
-        self.keep("start", learner)
+    def train(self, stage: int) -> None:
+        learner = self.learner(stage=stage)
+        self.keep(f"start-{stage}", learner)
         trajectories = [t for group in make_step_groups(0) for t in group.trajectories]
-        self.facts["evaluated"] = [values.tolist() for values in learner.evaluate_logprob(trajectories)]
-        self.facts["first"] = self.step(learner, 0)
-        self.keep("first", learner)
-        checkpoint = self.folder / f"checkpoint-{self.num_ranks}"
+        self.facts[f"evaluated-{stage}"] = [values.tolist() for values in learner.evaluate_logprob(trajectories)]
+        self.facts[f"first-{stage}"] = self.step(learner, 0)
+        self.keep(f"first-{stage}", learner)
+        checkpoint = self.folder / f"checkpoint-{stage}-{self.num_ranks}"
         if self.rank == 0:
             checkpoint.mkdir()
         learner.save(checkpoint)
-        self.facts["second"] = self.step(learner, 1)
-        self.keep("straight", learner)
-        # a learner with other weights and no history
-        other = self.learner()
+        self.facts[f"second-{stage}"] = self.step(learner, 1)
+        self.keep(f"straight-{stage}", learner)
+
+    def resume(self, stage: int) -> None:
+        # a learner with other weights and another history takes up its own kind's checkpoint, then another kind's
+        other = self.learner(stage=stage)
         self.step(other, 7)
-        for name, source in [("resumed", self.num_ranks), ("moved", 2)]:
+        for name, source in [("resumed", f"{stage}-{self.num_ranks}"), ("moved", f"{stage % 3 + 1}-2")]:
             other.load(self.folder / f"checkpoint-{source}")
-            self.keep(f"{name}-loaded", other)
-            self.facts[name] = self.step(other, 1)
-            self.keep(name, other)
-        other.export(self.folder / f"export-{self.num_ranks}")
+            self.keep(f"{name}-loaded-{stage}", other)
+            self.facts[f"{name}-{stage}"] = self.step(other, 1)
+            self.keep(f"{name}-{stage}", other)
+        other.export(self.folder / f"export-{stage}-{self.num_ranks}")
 
     def imitate(self) -> None:
         learner = self.learner(is_live=False)
@@ -120,7 +124,10 @@ def main() -> None:
     rank, num_ranks, port, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
     story = Story(rank, num_ranks, port, folder)
-    story.train_and_resume()
+    for stage in STAGES:
+        story.train(stage)
+    for stage in STAGES:
+        story.resume(stage)
     story.imitate()
     story.empty_step()
     story.fail()

@@ -40,6 +40,8 @@ CASES = {
     "sgd": SGD,
     "clipped": SGD | {"clip": CLIP, "num_updates": 1},
     "adamw": SGD | {"optimizer": "adamw", "lr": ADAMW_LR},
+    # of two ranks, one has no trajectory at all
+    "alone": SGD | {"lengths": [130], "num_updates": 1},
 }
 BFLOAT16 = SGD | {"dtype": "bfloat16", "num_updates": 1}
 
@@ -137,6 +139,14 @@ def test_segmented_gradients_through_deepspeed_equal_whole_ones(results, referen
     assert {name for name, g in gradients.items() if not g.any()} == set(UNUSED)
     name, expert = IDLE_EXPERT
     assert not gradients[name][expert].any()
+
+
+@every_stage
+def test_a_rank_without_trajectories_changes_nothing(results, references, stage):
+    error, name = worst_error(read(results, f"alone-{stage}-2", 0, "gradient"), references["alone"].gradients[0])
+    assert error <= 1e-5, name
+    idle = sorted(all(facts(results, f"alone-{stage}-2", rank)[0]["is_dummy"]) for rank in (0, 1))
+    assert idle == [False, True]
 
 
 @both
