@@ -23,5 +23,5 @@ def run_ranks(script: Path, num_ranks: int, folder: Path) -> None:
         )
         for rank in range(num_ranks)
     ]
-    outputs = [process.communicate(timeout=280)[0] for process in processes]
+    outputs = [process.communicate(timeout=800)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * num_ranks, "\n".join(outputs)

@@ -23,6 +23,8 @@ from learner_cases import (
 from rank_processes import run_ranks
 from safetensors.torch import load_file, save_file
 
+# all ranks run before the first test
+pytestmark = pytest.mark.timeout(900)
 SCRIPT = Path(__file__).with_name("deepspeed_rank.py")
 
 # five segments of 64, one trajectory of a single token; on two ranks, the second runs out of segments and idles

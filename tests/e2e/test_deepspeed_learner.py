@@ -21,6 +21,8 @@ from segue.model.network import build_model
 from segue.model.routing import Routing
 from segue.model.state import DifferentiableState
 
+# all ranks run before the first test
+pytestmark = pytest.mark.timeout(900)
 SCRIPT = Path(__file__).with_name("learner_rank.py")
 # layer 0 begins the first block, where there is nothing to mix yet
 UNUSED = ("model.layers.0.self_attention_res_norm.weight", "model.layers.0.self_attention_res_proj.weight")
