@@ -65,7 +65,7 @@ class CheckpointStore:
         """
         faults: list[str] = []
         for step in reversed(self.steps()):
-            fault = self._fault(self.path(step))
+            fault = self.fault(step)
             if fault is None:
                 return step, json.loads((self.path(step) / CONTROLLER_NAME).read_text()), faults
             faults.append(fault)
@@ -95,8 +95,9 @@ class CheckpointStore:
             if other > step:
                 shutil.rmtree(self.path(other))
 
-    def _fault(self, folder: Path) -> str | None:
-        """What is wrong with a checkpoint, or None."""
+    def fault(self, step: int) -> str | None:
+        """What is wrong with a step's checkpoint, or None."""
+        folder = self.path(step)
         try:
             wanted = json.loads((folder / _MANIFEST_NAME).read_text())
         except (OSError, json.JSONDecodeError) as error:

@@ -15,7 +15,7 @@ def export_run(run_folder: Path, target: Path, *, step: int | None) -> None:
     Args:
         step: of the checkpoint; None takes the newest.
     Raises:
-        ConfigError: there is no such run or checkpoint, or the target exists.
+        ConfigError: there is no such run or checkpoint, the checkpoint is damaged, or the target exists.
         RunError: the learner failed.
     """
     folder = RunFolder(run_folder)
@@ -28,7 +28,11 @@ def export_run(run_folder: Path, target: Path, *, step: int | None) -> None:
     steps = store.steps()
     if not steps or (step is not None and step not in steps):
         raise ConfigError(f"step must be one of the checkpoints {steps} of {run_folder}, got {step}")
-    checkpoint = store.path(steps[-1] if step is None else step) / LEARNER_NAME
+    chosen = steps[-1] if step is None else step
+    fault = store.fault(chosen)
+    if fault is not None:
+        raise ConfigError(f"checkpoint must be whole, got {fault}")
+    checkpoint = store.path(chosen) / LEARNER_NAME
     with supervised(config, run_folder, print) as fleet:
         fleet.start(num_rollout=0, num_learners=config.cluster.learner_ranks, exported_model=None)
         for method, path in (("load", checkpoint), ("export", target)):

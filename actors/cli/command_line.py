@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from segue.conf.load import GROUPS, config_to_yaml, group_options, job_overrides, load_config
+from segue.conf.load import GROUPS, RESUMING_COMMANDS, config_to_yaml, group_options, job_overrides, load_config
 from segue.conf.schema import SegueConfig
 
 
@@ -54,13 +54,22 @@ def run_jobs(command: str, overrides: list[str]) -> int:
         0 if all ended well, else the first exit code that did not.
     """
     jobs = job_overrides(overrides)
-    base = next((text.partition("=")[2] for text in overrides if text.startswith("run.dir=")), None)
-    folder = Path.cwd() / (base or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun")
+    if command in RESUMING_COMMANDS:
+        jobs = _with_folders(jobs, overrides)
     codes = []
     for number, job in enumerate(jobs):
-        job_arguments = [*(text for text in job if not text.startswith("run.dir=")), f"run.dir={folder / str(number)}"]
-        print(f"job {number + 1} of {len(jobs)}: segue {command} {' '.join(job_arguments)}", flush=True)
+        print(f"job {number + 1} of {len(jobs)}: segue {command} {' '.join(job)}", flush=True)
         # -P: the folder that this was called in must not hide packages
-        process = [sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job_arguments]
+        process = [sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job]
         codes.append(subprocess.run(process, check=False).returncode)
     return next((code for code in codes if code), 0)
+
+
+def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]]:
+    """The jobs of a command that writes to `run.dir`, each with a folder of its own for it."""
+    base = next((text.partition("=")[2] for text in overrides if text.startswith("run.dir=")), None)
+    folder = Path.cwd() / (base or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun")
+    return [
+        [*(text for text in job if not text.startswith("run.dir=")), f"run.dir={folder / str(number)}"]
+        for number, job in enumerate(jobs)
+    ]

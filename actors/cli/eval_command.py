@@ -8,6 +8,7 @@ ABOUT = "Play held-out tasks with a trained model: run.dir names a finished run,
 EXAMPLES = (
     "run.dir=runs/2026-01-31_12-00-00_train",
     "run.init_from=my_model eval.episodes=500 eval.temperature=0.6",
+    "--multirun run.dir=runs/first,runs/second",
 )
 
 

@@ -1,10 +1,15 @@
 """The command line: exit codes, messages, help; commands that start processes are in tests/e2e/."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from segue.actors.checkpoint_store import CheckpointStore
 from segue.actors.cli.main import COMMANDS, main
+from segue.actors.run_folder import RunFolder
+from segue.conf.load import load_config
 
 
 def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +66,37 @@ def test_options_and_overrides_may_be_mixed(capsys: pytest.CaptureFixture[str]) 
     assert main(["train", "train.steps=7", "--cfg", "job", "seed=5"]) == 0
     text = capsys.readouterr().out
     assert "seed: 5" in text and "steps: 7" in text
+
+
+def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_one_that_it_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
+        commands.append(command[5:])
+        return subprocess.CompletedProcess(command, len(commands) - 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.chdir(tmp_path)
+    # the second job's exit code is 1
+    assert main(["train", "-m", "seed=1,2", "run.dir=sweep"]) == 1
+    assert commands == [["seed=1", f"run.dir={tmp_path}/sweep/0"], ["seed=2", f"run.dir={tmp_path}/sweep/1"]]
+    commands.clear()
+    main(["eval", "-m", "eval.temperature=0.5,1", "run.dir=a,b"])
+    assert commands == [[f"eval.temperature={t}", f"run.dir={d}"] for t in ("0.5", "1") for d in "ab"]
+
+
+def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.open(load_config([]), "train")
+    store = CheckpointStore(folder.checkpoints, keep_last=1)
+    store.save(3, {}, lambda learner: learner.joinpath("rank-0.safetensors").write_bytes(b"weights") and None)
+    store.path(3).joinpath("learner/rank-0.safetensors").write_bytes(b"damaged")
+    folder.close()
+    assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
+    message = "checkpoint must be whole, got step-00000003: learner/rank-0.safetensors missing, foreign or damaged"
+    assert capsys.readouterr().err == f"segue: {message}\n"
 
 
 def test_describe_prints_the_published_sizes_of_k3(capsys: pytest.CaptureFixture[str]) -> None:
