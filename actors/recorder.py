@@ -1,6 +1,7 @@
 """Where metrics go: `metrics.jsonl`, TensorBoard, Ray's metrics, and the console, which listens."""
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ class JsonlSink:
     """`metrics.jsonl`: one object a line."""
 
     def __init__(self, path: Path, incarnation: int) -> None:
+        _cut_partial_line(path)
         self._file = path.open("a")
         self._incarnation = incarnation
 
@@ -106,6 +108,13 @@ class Recorder:
         """Nothing follows."""
         for sink in self._sinks:
             sink.close()
+
+
+def _cut_partial_line(path: Path) -> None:
+    """Remove what a process that was killed while it wrote left behind the last whole line."""
+    if path.is_file():
+        data = path.read_bytes()
+        os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -67,6 +67,19 @@ def test_a_restore_undoes_later_steps(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 6
 
 
+def test_a_line_that_a_killed_process_left_half_written_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = JsonlSink(path, incarnation=0)
+    first.write("step", 1, {"batch/success/mean": 0.1})
+    first.close()
+    with path.open("a") as file:
+        file.write('{"kind": "step", "st')
+    second = JsonlSink(path, incarnation=1)
+    second.write("step", 2, {"batch/success/mean": 0.2})
+    second.close()
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
+
+
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
