@@ -52,9 +52,9 @@ def batch_metrics(episodes: Sequence[Episode]) -> dict[str, float | None]:
     """Metrics `batch/…` of the episodes of a step's groups."""
     judged = [episode for episode in episodes if not episode.outcome.is_infrastructure]
     rewards = [episode.reward for episode in judged]
-    terms = {f"batch/reward_term/{name}": value for name, value in mean_reward_terms(judged).items()}
+    terms = {f"batch/reward_term/{_part(name)}": value for name, value in mean_reward_terms(judged).items()}
     checks = {
-        f"batch/check/{name}": _mean([episode.info.get(name) is True for episode in judged])
+        f"batch/check/{_part(name)}": _mean([episode.info.get(name) is True for episode in judged])
         for name in check_names(judged)
     }
     return {
@@ -113,9 +113,14 @@ def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Valu
         f"{prefix}/reward": evaluation.reward,
         f"{prefix}/tokens": evaluation.num_tokens,
         f"{prefix}/turns": evaluation.num_turns,
-        **{f"{prefix}/check/{name}": share.value for name, share in evaluation.checks.items()},
-        **{f"{prefix}/class/{name}": share.value for name, share in evaluation.success_by_class.items()},
+        **{f"{prefix}/check/{_part(name)}": share.value for name, share in evaluation.checks.items()},
+        **{f"{prefix}/class/{_part(name)}": share.value for name, share in evaluation.success_by_class.items()},
     }
+
+
+def _part(name: str) -> str:
+    """An environment's own name as one part of a metric's."""
+    return name.replace("/", "_")
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -7,6 +7,7 @@ from actor_cases import make_episode
 
 from segue.actors.evaluation import evaluate
 from segue.actors.lineage import Staleness
+from segue.actors.metrics import pattern_of
 from segue.actors.rollout_actor import RolloutStats
 from segue.actors.step_metrics import (
     StepClock,
@@ -82,6 +83,14 @@ def test_evaluation_metrics_carry_mode_class_and_check() -> None:
         "eval/greedy/check/query_correct": 1.0,
         "eval/greedy/class/max": 1.0,
     }
+
+
+def test_a_slash_in_an_environments_own_names_does_not_split_a_metrics_name() -> None:
+    episodes = [make_episode(reward_terms={"a/b": 1.0}, info={"question_class": "c/d", "e/f": True})]
+    names = {*batch_metrics(episodes), *evaluation_metrics("sampled", evaluate(episodes), 1.0)}
+    assert {"batch/reward_term/a_b", "batch/check/e_f", "eval/sampled/check/e_f", "eval/sampled/class/c_d"} <= names
+    for name in names:
+        pattern_of(name)
 
 
 def test_the_clock_adds_up_a_steps_parts_and_foresees_the_rest() -> None:
