@@ -19,6 +19,7 @@ from segue.conf.schema import (
 )
 
 SEGMENT_MULTIPLE = 64
+EVALUATION_MODES = ("sampled", "greedy")
 
 # dotted path, lowest value that makes sense
 _AT_LEAST: tuple[tuple[str, float], ...] = (
@@ -167,6 +168,14 @@ def held_out_seeds_are_apart(config: SegueConfig) -> None:
     _require(start >= 2**20, "eval.seed_start", f"at least {2**20}: training seeds are drawn below it", start)
 
 
+def variants_are_named_options(config: SegueConfig) -> None:
+    """A variant's name stands beside the two modes of every evaluation, in metrics and in file names."""
+    rule = f"reset options by names without a slash other than {' and '.join(EVALUATION_MODES)}"
+    for name, options in config.env.variants.items():
+        holds = isinstance(options, dict) and "/" not in name and name not in EVALUATION_MODES
+        _require(holds, "env.variants", rule, f"{name}: {options}")
+
+
 def settings_have_effect(config: SegueConfig) -> None:
     """A setting that another one turns off must not be given."""
     learner = config.learner
@@ -195,6 +204,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     every_rank_has_work,
     turn_fits_episode,
     held_out_seeds_are_apart,
+    variants_are_named_options,
     settings_have_effect,
 )
 

@@ -54,6 +54,11 @@ CASES = {
         ["eval.seed_start=1000"],
         "eval.seed_start must be at least 1048576: training seeds are drawn below it, got 1000",
     ),
+    "variants_are_named_options": (
+        ["env.variants={greedy: {level: 2}}"],
+        "env.variants must be reset options by names without a slash other than sampled and greedy, "
+        "got greedy: {'level': 2}",
+    ),
     "settings_have_effect": (
         ["learner.loss.constant_tokens=7"],
         "learner.loss.constant_tokens must be left alone, got 7; "
