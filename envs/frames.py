@@ -34,8 +34,11 @@ def encode_frame(header: dict[str, Any], attachments: Sequence[bytes] = ()) -> b
     Raises:
         FrameError: a value is NaN, infinite or not JSON, or the message is too large.
     """
+    sizes = [len(part) for part in attachments]
+    if sum(sizes) > MAX_ATTACHMENT_BYTES:
+        raise FrameError(f"attachments must have at most {MAX_ATTACHMENT_BYTES} bytes in all, got {sum(sizes)}")
     if attachments:
-        header = {**header, _ATTACHMENTS: [len(part) for part in attachments]}
+        header = {**header, _ATTACHMENTS: sizes}
     try:
         data = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from segue.envs.frames import MAX_HEADER_BYTES, FrameError, encode_frame, read_frame
+from segue.envs.frames import MAX_ATTACHMENT_BYTES, MAX_HEADER_BYTES, FrameError, encode_frame, read_frame
 
 
 def test_the_layout_is_a_length_a_header_and_the_attachments() -> None:
@@ -26,6 +26,8 @@ def test_what_json_cannot_say_is_refused(value: Any) -> None:
 def test_too_large_a_message_is_refused_on_both_sides() -> None:
     with pytest.raises(FrameError, match="must have at most"):
         encode_frame({"x": "y" * MAX_HEADER_BYTES})
+    with pytest.raises(FrameError, match="attachments must have at most"):
+        encode_frame({}, [bytes(MAX_ATTACHMENT_BYTES // 8)] * 9)
     with pytest.raises(FrameError, match="must have at most"):
         read_frame(io.BytesIO(b"\xff\xff\xff\xff"))
 
