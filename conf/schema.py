@@ -108,7 +108,7 @@ class RolloutConfig:
     on_swap: OnSwap = OnSwap.keep
     """States at a weight swap: `keep` goes on from them; `rebuild` feeds every live session again."""
     max_attempts: int = 3
-    """Times an episode is played again after an infrastructure failure."""
+    """Times an episode is played at most, the first included, while infrastructure fails."""
 
 
 @dataclass(kw_only=True, slots=True)
