@@ -58,7 +58,7 @@ METRICS: tuple[Metric, ...] = (
            "near 0, else raise the budget"),
     Metric("batch/infrastructure/share", "share", _S,
            "episodes ended by sandbox, infrastructure or engine; never rewarded",
-           "0; see `summary.json` for causes"),
+           "0; each cause stands in `info` of the episode's file in `groups/`"),
     Metric("batch/replayed/share", "share", _S, "episodes that had to be played again",
            "0"),
     Metric("buffer/ready/groups", "groups", _S, "groups that wait for a step after this one",
