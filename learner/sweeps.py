@@ -189,8 +189,8 @@ class _Sweeper:
         outputs = self._forward(inputs, state, False)
         if not step.is_dummy:
             difference = (outputs.logprob.detach() - self.tokens.logprob[inputs.label_numbers]).abs()
-            # an appended zero serves segments without labels; NaN passes through max
-            self.gauge = max(self.gauge or 0.0, float(torch.cat([difference, difference.new_zeros(1)]).max()))
+            # what was seen before joins the maximum, through which NaN passes, unlike through Python's
+            self.gauge = float(torch.cat([difference, difference.new_tensor([self.gauge or 0.0])]).max())
         arrived = self.states.arrived(step.segments, outputs.state)
         self._backward(step, inputs, state, outputs, arrived, is_finite=True, is_last=is_last)
 

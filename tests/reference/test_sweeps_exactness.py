@@ -226,6 +226,27 @@ def test_an_inexact_backend_replays_the_first_runs_experts(model, batch, referen
         assert error <= 1e-9
 
 
+class Breaking(torch.nn.Module):
+    """Wraps a module; the first rebuild gives NaN, the others are right."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.is_broken = False
+
+    def forward(self, *inputs):
+        logprob, *others = self.module(*inputs)
+        if torch.is_grad_enabled() and not inputs[5] and not self.is_broken:
+            self.is_broken = True
+            logprob = logprob * float("nan")
+        return logprob, *others
+
+
+def test_a_rebuild_that_is_not_a_number_is_no_equal_run(model, batch):
+    _, results = sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=128, wrap=Breaking)
+    assert np.isnan(results[0].gauge)
+
+
 class Recording(torch.nn.Module):
     """Wraps a module and notes each run: tokens, labels, grad mode, whether it counts."""
 
