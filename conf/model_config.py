@@ -98,11 +98,12 @@ class ModelConfig:
             raise ValueError(
                 f"model.num_experts_per_token must be in [1, {self.num_experts - 1}], got {self.num_experts_per_token}"
             )
-        for size in fields(self):
-            value = getattr(self, size.name)
-            is_size = type(value) is int and size.name != "first_k_dense_replace"
-            if is_size and value < 1:
-                raise ValueError(f"model.{size.name} must be at least 1, got {value}")
+        for section, prefix in ((self, "model"), (linear, "model.linear_attn_config")):
+            for size in fields(section):
+                value = getattr(section, size.name)
+                is_size = type(value) is int and size.name != "first_k_dense_replace"
+                if is_size and value < 1:
+                    raise ValueError(f"{prefix}.{size.name} must be at least 1, got {value}")
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:

@@ -30,6 +30,10 @@ def test_state_shapes_follow_the_heads() -> None:
             {"linear_attn_config": LinearAttnConfig(gate_lower_bound=-6.0)},
             r"gate_lower_bound must be in \[-5, 0\) or null, got -6.0",
         ),
+        (
+            {"linear_attn_config": LinearAttnConfig(num_heads=0)},
+            "model.linear_attn_config.num_heads must be at least 1, got 0",
+        ),
         ({"linear_attn_config": LinearAttnConfig(full_attn_layers=[0])}, "1-based layer numbers up to 4, got 0"),
     ],
 )
