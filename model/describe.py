@@ -20,7 +20,7 @@ def describe(config: ModelConfig) -> dict[str, Any]:
         `parameters`: `total`; `active` (those that one token meets: its experts of all, the head, not the embedding
             table); `components` (sums by part); `per_layer` (one KDA layer, one MLA layer, one routed expert, one
             MoE layer without its routed experts).
-        `weights_bytes`: in bfloat16, without the few that stay float32.
+        `weights_bytes`: all in bfloat16; the few that stay float32 are not told apart.
         `state`: bytes of one sequence: `recurrent_bytes` (float32), `conv_bytes` and `row_bytes_per_token` (bfloat16),
             `sequence_bytes` by context length.
         `flops_per_token`: multiplications and additions of one token's forward: `matmul` (weights), `kda_state`
