@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.norm.rate import inverse_rms
+
 BLOCK_NUMEL = 1 << 20
 """Elements of a source walked together: bounds the temporaries; blocks that fit a cache lose more to calls."""
 STACKED_NUMEL = 1 << 14
@@ -84,7 +86,7 @@ def _mix(
 
 def _mix_stacked(sources: Sequence[Tensor], query_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     values_JTD = torch.stack(tuple(sources)).to(query_D.dtype)
-    rstd_JT = torch.linalg.vector_norm(values_JTD, dim=-1).square_().div_(query_D.numel()).add_(eps).rsqrt_()
+    rstd_JT = inverse_rms(values_JTD, eps).squeeze(-1)
     scores_JT = (values_JTD @ query_D).mul_(rstd_JT)
     p_JT1 = torch.softmax(scores_JT, dim=0).unsqueeze(-1)
     return values_JTD.mul_(p_JT1).sum(0).to(sources[0].dtype), scores_JT, rstd_JT

@@ -28,7 +28,7 @@ def recurrent_step(
     """
     N, H, V, K = state_NHVK.shape
     kq_NH2K = torch.stack([k_NHK, q_NHK], 2)
-    kq_NH2K = kq_NH2K * (kq_NH2K.square().sum(-1, keepdim=True) + L2_EPS).rsqrt()
+    kq_NH2K = kq_NH2K * (kq_NH2K * kq_NH2K).sum(-1, keepdim=True).add_(L2_EPS).rsqrt_()
     k_NH1K, q_NH1K = kq_NH2K.split(1, 2)
     decay_NH1K = log_decay(gate_logits_NHK, A_log_H, dt_bias, lower_bound).exp().unsqueeze(2)
     seen = torch.bmm((kq_NH2K * decay_NH1K).view(N * H, 2, K), state_NHVK.reshape(N * H, V, K).mT)

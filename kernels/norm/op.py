@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.norm.rate import inverse_rms
+
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """y = weight * cast(x / sqrt(mean(x^2) + eps)) over the last dimension.
@@ -91,20 +93,14 @@ class _GatedHeadNorm(torch.autograd.Function):
 
 # the arithmetic stands apart from autograd, whose bookkeeping costs more than itself on a decoding step's few rows
 def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    rate = _inverse_rms(x, eps)
+    rate = inverse_rms(x, eps)
     return (x * rate).to(x.dtype) * weight_D, rate
 
 
 def _gated_head_norm(o_THV: Tensor, gate_logits: Tensor, weight_V: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    rate = _inverse_rms(o_THV, eps)
+    rate = inverse_rms(o_THV, eps)
     gate_THV = gate_logits.to(rate.dtype).sigmoid().view(o_THV.shape)
     return (o_THV * rate).mul_(weight_V).mul_(gate_THV).flatten(1).to(gate_logits.dtype), rate
-
-
-def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
-    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
 
 
 def _backward(d_y: Tensor, normed: Tensor, weight_D: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
