@@ -31,6 +31,12 @@ _RATES = (
     ("decode", "rollout/decode/tokens_per_s"),
     ("learn", "learner/tokens/per_s"),
 )
+# shown only where there is any
+_FAILURES = (
+    ("malformed", "batch/malformed/share"),
+    ("environment errors", "batch/environment_error/share"),
+    ("infrastructure failures", "batch/infrastructure/share"),
+)
 
 
 class ConsoleView:
@@ -86,7 +92,7 @@ class ConsoleView:
         figures = Table.grid(padding=(0, 2))
         figures.add_row(*(_bold(label, form.format(self._latest[n])) for label, n, form in _present(self._latest)))
         terms = Table.grid(padding=(0, 2))
-        terms.add_row(*_named(self._latest, ("batch/reward_term/", "batch/check/")))
+        terms.add_row(*_named(self._latest, ("batch/reward_term/", "batch/check/")), *_failures(self._latest))
         rates = Table.grid(padding=(0, 2))
         rates.add_row("tokens/s", *(f"{label} {_rate(self._latest[n])}" for label, n in _RATES if self._latest.get(n)))
         eta = self._latest.get("loop/eta/s")
@@ -114,6 +120,7 @@ def step_line(step: int, num_steps: int, values: Values) -> str:
             terms = _named(values, ("batch/reward_term/",))
             parts += [f"({', '.join(terms)})"] if terms else []
             parts += _named(values, ("batch/check/",))
+    parts += _failures(values)
     rates = [f"{label} {_rate(values[name])}" for label, name in _RATES if values.get(name)]
     if rates:
         parts.append("tokens/s " + ", ".join(rates))
@@ -171,6 +178,10 @@ def _present(values: Values) -> list[tuple[str, str, str]]:
 def _named(values: Values, prefixes: tuple[str, ...]) -> list[str]:
     found = [(n.rpartition("/")[2], v) for n, v in values.items() if n.startswith(prefixes) and v is not None]
     return [f"{name} {value:.2f}" for name, value in sorted(found)]
+
+
+def _failures(values: Values) -> list[str]:
+    return [f"{label} {value:.0%}" for label, name in _FAILURES if (value := values.get(name))]
 
 
 def _rate(value: float | None) -> str:

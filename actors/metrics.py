@@ -56,6 +56,8 @@ METRICS: tuple[Metric, ...] = (
            "near 0; grows: the policy is falling apart"),
     Metric("batch/truncated/share", "share", _S, "episodes cut by length, turns or time",
            "near 0, else raise the budget"),
+    Metric("batch/environment_error/share", "share", _S, "episodes whose own call broke their environment; trained on",
+           "0; else mend the environment: the cause stands in `info` of the episode's file in `groups/`"),
     Metric("batch/infrastructure/share", "share", _S,
            "episodes ended by sandbox, infrastructure or engine; never rewarded",
            "0; each cause stands in `info` of the episode's file in `groups/`"),

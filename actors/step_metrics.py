@@ -68,6 +68,7 @@ def batch_metrics(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "batch/turns/mean": _mean([episode.num_turns for episode in judged]),
         "batch/malformed/share": _mean([episode.outcome is Outcome.malformed for episode in judged]),
         "batch/truncated/share": _mean([episode.outcome in _TRUNCATED for episode in judged]),
+        "batch/environment_error/share": _mean([episode.outcome is Outcome.environment_error for episode in judged]),
         "batch/infrastructure/share": _mean([episode.outcome.is_infrastructure for episode in episodes]),
         "batch/replayed/share": _mean([episode.attempt > 0 for episode in episodes]),
     }

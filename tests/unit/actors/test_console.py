@@ -27,6 +27,12 @@ def test_a_step_is_one_line_of_what_is_there() -> None:
     assert step_line(12, 100, STEP) == STEP_TEXT
 
 
+def test_a_step_tells_of_failures_where_there_are_any() -> None:
+    values = {**STEP, "batch/malformed/share": 0.0, "batch/environment_error/share": 0.125}
+    expected = STEP_TEXT.replace("tokens/s", "environment errors 12%  tokens/s")
+    assert step_line(12, 100, values) == expected
+
+
 def test_an_evaluation_is_one_line_of_success_and_checks() -> None:
     values = {
         "eval/wall/s": 3.0,

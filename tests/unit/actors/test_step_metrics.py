@@ -38,9 +38,18 @@ def test_batch_metrics_leave_infrastructure_failures_out_of_every_mean_but_their
     assert found["batch/tokens/mean"] == 100.0
     assert found["batch/malformed/share"] == third
     assert found["batch/truncated/share"] == third
+    assert found["batch/environment_error/share"] == 0.0
     assert found["batch/infrastructure/share"] == 0.25
     assert found["batch/replayed/share"] == 0.25
     assert "batch/check/level" not in found
+
+
+def test_an_environment_that_its_own_episode_broke_is_counted_and_judged() -> None:
+    episodes = [make_episode(), make_episode(reward=0.0, reward_terms={}, outcome=Outcome.environment_error)]
+    found = batch_metrics(episodes)
+    assert found["batch/environment_error/share"] == 0.5
+    assert found["batch/success/mean"] == 0.5
+    assert found["batch/infrastructure/share"] == 0.0
 
 
 def test_rollout_metrics_are_gains_over_seconds_of_all_actors() -> None:
