@@ -9,8 +9,10 @@ from dataclasses import fields
 
 from segue.conf.errors import ConfigError
 from segue.conf.schema import (
+    SEGMENT_MULTIPLE,
     AdvantageConfig,
     AdvantageKind,
+    BalanceConfig,
     LossConfig,
     NormalisationKind,
     OptimizerConfig,
@@ -18,7 +20,6 @@ from segue.conf.schema import (
     SegueConfig,
 )
 
-SEGMENT_MULTIPLE = 64
 EVALUATION_MODES = ("sampled", "greedy")
 
 # dotted path, lowest value that makes sense
@@ -188,6 +189,10 @@ def settings_have_effect(config: SegueConfig) -> None:
         learner.advantage.std_epsilon == _default(AdvantageConfig, "std_epsilon")
         or learner.advantage.kind is AdvantageKind.grpo,
         "learner.advantage.std_epsilon", "learner.advantage.kind=grpo", learner.advantage.std_epsilon,
+    )  # fmt: skip
+    _unused_unless(
+        learner.balance.num_bins == _default(BalanceConfig, "num_bins") or learner.balance.live,
+        "learner.balance.num_bins", "learner.balance.live=true", learner.balance.num_bins,
     )  # fmt: skip
 
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from segue.conf.model_config import ModelConfig
 
+SEGMENT_MULTIPLE = 64
+"""Segments are multiples of this many tokens, a whole number of the KDA operator's chunks."""
+
 
 class OnExceed(Enum):
     """What happens to tokens older than the staleness bound."""

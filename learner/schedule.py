@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-CHUNK_TOKENS = 64
-"""A segment starts at a multiple of this, the chunk of the KDA operator, so that chunks never straddle a border."""
+from segue.conf.schema import SEGMENT_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class SegmentSchedule:
         Args:
             lengths: tokens of each trajectory; each at least 1.
             num_ranks: learner ranks; at least 1.
-            segment_tokens: tokens of a segment (the last of a trajectory is shorter); a multiple of `CHUNK_TOKENS`.
+            segment_tokens: tokens of a segment (the last of a trajectory is shorter); a multiple of `SEGMENT_MULTIPLE`.
             micro_step_tokens: most tokens in a micro-step; at least `segment_tokens`.
             pair_cost: what one (query, key) pair of full attention costs, in tokens' worth of everything else.
             sweep_all: sweep last segments too, for a loss that must see all trajectories before any cotangent; `last`
@@ -93,8 +92,8 @@ class SegmentSchedule:
         Raises:
             ValueError: an argument outside the ranges above.
         """
-        if segment_tokens < CHUNK_TOKENS or segment_tokens % CHUNK_TOKENS:
-            raise ValueError(f"segment_tokens must be a multiple of {CHUNK_TOKENS}, got {segment_tokens}")
+        if segment_tokens < SEGMENT_MULTIPLE or segment_tokens % SEGMENT_MULTIPLE:
+            raise ValueError(f"segment_tokens must be a multiple of {SEGMENT_MULTIPLE}, got {segment_tokens}")
         if micro_step_tokens < segment_tokens:
             raise ValueError(
                 f"micro_step_tokens must be at least segment_tokens, {segment_tokens}, got {micro_step_tokens}"

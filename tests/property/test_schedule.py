@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segue.conf.schema import SEGMENT_MULTIPLE
+from segue.kernels.kda.layout import CHUNK
 from segue.learner.schedule import RankSchedule, Segment, SegmentSchedule
 
 PAIR_COST = 0.01
@@ -158,6 +160,11 @@ def test_attended_tokens_weigh_in_the_balance():
     with_pairs = SegmentSchedule.build(lengths, 2, 64, 1024, pair_cost=1.0)
     assert sum(lengths[i] for i in by_tokens.ranks[0].trajectories) == 1024 + 64
     assert with_pairs.ranks[0].trajectories == (0,)
+
+
+def test_segments_are_whole_chunks_of_the_operator():
+    # then a chunk never straddles the border of two segments, and a segment's runs are cut as the whole trajectory's
+    assert SEGMENT_MULTIPLE % CHUNK == 0
 
 
 @pytest.mark.parametrize(

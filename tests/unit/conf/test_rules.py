@@ -87,6 +87,22 @@ def test_reuse_is_allowed_with_staleness() -> None:
     assert load_config(["train.max_uses=2", "train.max_staleness=1"]).train.max_uses == 2
 
 
+@pytest.mark.parametrize(
+    ("overrides", "key", "needed"),
+    [
+        (["learner.advantage.std_epsilon=0.1"], "learner.advantage.std_epsilon", "learner.advantage.kind=grpo"),
+        (
+            ["learner.balance.num_bins=10", "learner.balance.live=false"],
+            "learner.balance.num_bins",
+            "balance.live=true",
+        ),
+    ],
+)
+def test_settings_without_their_switch_are_refused(overrides: list[str], key: str, needed: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} must be left alone, .*{needed}$"):
+        load_config(overrides)
+
+
 def test_settings_have_effect_where_their_switch_is_on() -> None:
     config = load_config(["learner.loss.constant_tokens=7", "learner.loss.normalisation=constant"])
     assert config.learner.loss.constant_tokens == 7
