@@ -92,6 +92,19 @@ async def generate_all(engine: Any, sessions: Sequence[Session], sampling: Sampl
     return list(await asyncio.gather(*(engine.generate(session, sampling) for session in sessions)))
 
 
+async def play_turns(
+    engine: Any, session: Session, sampling: Sampling, *, num_turns: int = 3
+) -> list[tuple[int, Completion]]:
+    """Turns with given tokens between them; [(start, completion)]."""
+    turns = []
+    for turn in range(num_turns):
+        start = len(session)
+        turns.append((start, await engine.generate(session, sampling)))
+        if turn < num_turns - 1:
+            engine.extend(session, make_prompt(1 + 6 * turn, seed=turn))
+    return turns
+
+
 def teacher_forced(
     model: SegueModel, token_ids: np.ndarray, temperature: float, replay_ids: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ from rollout_cases import (
     make_prompt,
     make_sampling,
     open_session,
+    play_turns,
     run,
     teacher_forced,
 )
@@ -29,17 +30,6 @@ from segue.rollout.engine.native import build_native_engine
 from segue.rollout.trajectory import PolicyVersion
 
 NEXT_VERSION = PolicyVersion(1, 8)
-
-
-async def play_turns(engine, session, sampling, *, num_turns=3):
-    """Turns with given tokens between them; [(start, completion)]."""
-    turns = []
-    for turn in range(num_turns):
-        start = len(session)
-        turns.append((start, await engine.generate(session, sampling)))
-        if turn < num_turns - 1:
-            engine.extend(session, make_prompt(1 + 6 * turn, seed=turn))
-    return turns
 
 
 def swap_of(seed):
