@@ -21,7 +21,7 @@ KDA_STRONG_DECAY_GRADIENT_ERROR = 1e-4
 """There, for the gradient of the decay itself: the small difference of terms that cancel; 4e-5 measured."""
 
 LOGPROB_GAP_NATS = 1e-4
-"""Decoding against the learner's sweeps in fp32, largest difference at a sampled token; 3e-6 measured on small models."""
+"""Decoding against the learner's sweeps in fp32, largest difference at a token; 3e-6 measured on small models."""
 
 ROUTE_FLIPS = 1e-4
 """Share of (token, layer) at which rollout and learner choose other experts, up to a trajectory's first such token."""
