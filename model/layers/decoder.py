@@ -67,7 +67,7 @@ class DecoderLayer(nn.Module):
         """
         if not self.has_attn_res:
             partial = partial + self.self_attn(self.input_layernorm(partial), store)
-            return partial + self._feed_forward(self.post_attention_layernorm(partial), routing), bank
+            return partial + self._feed_forward(self.post_attention_layernorm(partial), store, routing), bank
 
         mixed = partial
         if bank:
@@ -78,7 +78,9 @@ class DecoderLayer(nn.Module):
         else:
             partial = partial + attended
         mixed = mix((*bank, partial), self.mlp_res_norm, self.mlp_res_proj)
-        return partial + self._feed_forward(self.post_attention_layernorm(mixed), routing), bank
+        return partial + self._feed_forward(self.post_attention_layernorm(mixed), store, routing), bank
 
-    def _feed_forward(self, x: Tensor, routing: Routing) -> Tensor:
-        return self.block_sparse_moe(x, routing) if self.is_moe else self.mlp(x)
+    def _feed_forward(self, x: Tensor, store: StateStore, routing: Routing) -> Tensor:
+        if self.is_moe:
+            return self.block_sparse_moe(x, routing, incremental=store.incremental)
+        return self.mlp(x, incremental=store.incremental)

@@ -10,7 +10,7 @@ from segue.conf.model_config import ModelConfig
 from segue.kernels.kda.op import kda, kda_step
 from segue.kernels.norm.op import gated_head_norm
 from segue.kernels.short_conv.op import short_conv, short_conv_step
-from segue.model.layers.linear import Linear, RmsNorm, ShortConv
+from segue.model.layers.linear import Derived, JointLinear, Linear, RmsNorm, ShortConv
 from segue.model.state import StateStore
 
 
@@ -46,27 +46,47 @@ class KimiDeltaAttention(nn.Module):
         else:
             self.g_a_proj = Linear(config.hidden_size, self.head_dim, dtype)
             self.g_b_proj = Linear(self.head_dim, width, dtype)
+        self._joint_proj = JointLinear(
+            self.q_proj, self.k_proj, self.v_proj, self.b_proj, self.f_a_proj,
+            self.g_proj if self.has_full_rank_gate else self.g_a_proj,
+        )  # fmt: skip
+        self._taps = Derived(_join_taps, self.q_conv1d, self.k_conv1d, self.v_conv1d)
         self.o_norm = RmsNorm(self.head_dim, config.rms_norm_eps, wide)
         self.o_proj = Linear(width, config.hidden_size, dtype)
 
     def forward(self, x: Tensor, store: StateStore) -> Tensor:
         """[T, D] to [T, D]; reads and writes the layer's state."""
+        if store.incremental:
+            return self._step(x, store)
         qkv = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], dim=1)
         conv_weight = torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight]).squeeze(1)
         recurrent, conv = store.read_recurrent(self.kda_index)
-        if store.incremental:
-            qkv, conv = short_conv_step(qkv, conv_weight, conv)
-        else:
-            qkv, conv = short_conv(qkv, conv_weight, conv, store.offsets)
+        qkv, conv = short_conv(qkv, conv_weight, conv, store.offsets)
 
         q, k, v = qkv.view(-1, 3, self.num_heads, self.head_dim).unbind(1)
         decay_logits = self.f_b_proj(self.f_a_proj(x)).view(-1, self.num_heads, self.head_dim)
         gates = (decay_logits, self.b_proj(x), self.A_log, self.dt_bias)
-        if store.incremental:
-            o, recurrent = kda_step(q, k, v, *gates, recurrent, lower_bound=self.lower_bound)
-        else:
-            o, recurrent = kda(q, k, v, *gates, recurrent, store.offsets, lower_bound=self.lower_bound)
+        o, recurrent = kda(q, k, v, *gates, recurrent, store.offsets, lower_bound=self.lower_bound)
         store.write_recurrent(self.kda_index, recurrent, conv)
 
         output_gate = self.g_proj(x) if self.has_full_rank_gate else self.g_b_proj(self.g_a_proj(x))
         return self.o_proj(gated_head_norm(o, output_gate, self.o_norm.weight, self.o_norm.eps))
+
+    def _step(self, x: Tensor, store: StateStore) -> Tensor:
+        """The same for one token of every sequence: recurrent form, products of `x` together."""
+        q, k, v, beta_logits, decay, output_gate = self._joint_proj(x)
+        recurrent, conv = store.read_recurrent(self.kda_index)
+        qkv, conv = short_conv_step(torch.cat([q, k, v], dim=1), self._taps().T, conv)
+        q, k, v = qkv.view(-1, 3, self.num_heads, self.head_dim).unbind(1)
+        decay_logits = self.f_b_proj(decay).view(-1, self.num_heads, self.head_dim)
+        gates = (decay_logits, beta_logits, self.A_log, self.dt_bias)
+        o, recurrent = kda_step(q, k, v, *gates, recurrent, lower_bound=self.lower_bound)
+        store.write_recurrent(self.kda_index, recurrent, conv)
+        if not self.has_full_rank_gate:
+            output_gate = self.g_b_proj(output_gate)
+        return self.o_proj(gated_head_norm(o, output_gate, self.o_norm.weight, self.o_norm.eps))
+
+
+def _join_taps(*weights: Tensor) -> Tensor:
+    """Convolution weights [C, 1, W] side by side, tap after tap, [W, 3 C]."""
+    return torch.cat(weights).squeeze(1).T.contiguous()

@@ -1,10 +1,15 @@
 """Weights without a start value: they are drawn by `SegueModel.init_weights` or read from a checkpoint."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.kernels.norm.op import rms_norm
+
+JOINT_MAX_NUMEL = 1 << 20
+"""Up to so many numbers, matrices of one input are multiplied together: beyond, a copy costs more than the calls."""
 
 
 class Linear(nn.Module):
@@ -17,6 +22,47 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., num_inputs] to [..., num_outputs]."""
         return F.linear(x, self.weight)
+
+
+class Derived:
+    """A tensor computed from modules' weights for decoding, kept until one of them changes.
+
+    A change is seen by version counter or storage: copying into weights, initialising, loading and moving them. Used
+    without grad only; training reads the weights themselves.
+    """
+
+    def __init__(self, compute: Callable[..., Tensor], *modules: "Linear | ShortConv") -> None:
+        self._compute, self._modules = compute, modules
+        self._stamp: list[tuple[int, int]] = []
+        self._value: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """The tensor."""
+        weights = [module.weight for module in self._modules]
+        stamp = [(weight._version, weight.data_ptr()) for weight in weights]
+        if self._value is None or stamp != self._stamp:
+            self._value, self._stamp = self._compute(*(weight.detach() for weight in weights)), stamp
+        return self._value
+
+
+class JointLinear:
+    """Matrices that read the same input, for decoding: small ones as one product with a joint copy."""
+
+    def __init__(self, *linears: Linear) -> None:
+        self._linears = linears
+        self._sizes = [linear.weight.shape[0] for linear in linears]
+        is_small = sum(linear.weight.numel() for linear in linears) <= JOINT_MAX_NUMEL
+        self._joint = Derived(_stack_rows, *linears) if is_small else None
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[T, num_inputs] to the products in order, side by side in one tensor where joint."""
+        if self._joint is None:
+            return tuple(linear(x) for linear in self._linears)
+        return F.linear(x, self._joint()).split(self._sizes, dim=-1)
+
+
+def _stack_rows(*weights: Tensor) -> Tensor:
+    return torch.cat(weights)
 
 
 class RmsNorm(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from segue.conf.model_config import ModelConfig
-from segue.model.layers.linear import Linear, RmsNorm
+from segue.model.layers.linear import JointLinear, Linear, RmsNorm
 from segue.model.state import StateStore
 
 
@@ -40,12 +40,22 @@ class GatedMla(nn.Module):
         self.kv_b_proj = Linear(self.latent_size, self.num_heads * key_value_size, dtype)
         if self.has_output_gate:
             self.g_proj = Linear(config.hidden_size, self.num_heads * config.v_head_dim, dtype)
+        query_proj = self.q_a_proj if self.has_query_latent else self.q_proj
+        gate_proj = (self.g_proj,) if self.has_output_gate else ()
+        self._joint_proj = JointLinear(query_proj, self.kv_a_proj_with_mqa, *gate_proj)
         self.o_proj = Linear(self.num_heads * config.v_head_dim, config.hidden_size, dtype)
 
     def forward(self, x: Tensor, store: StateStore) -> Tensor:
         """[T, D] to [T, D]; adds the tokens' latent rows to the state."""
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.has_query_latent else self.q_proj(x)
-        latent, shared_key = self.kv_a_proj_with_mqa(x).split([self.latent_size, self.shared_key_size], dim=1)
+        if store.incremental:
+            q, latent_row, *gate = self._joint_proj(x)
+        else:
+            q = self.q_a_proj(x) if self.has_query_latent else self.q_proj(x)
+            latent_row = self.kv_a_proj_with_mqa(x)
+            gate = [self.g_proj(x)] if self.has_output_gate else []
+        if self.has_query_latent:
+            q = self.q_b_proj(self.q_a_layernorm(q))
+        latent, shared_key = latent_row.split([self.latent_size, self.shared_key_size], dim=1)
         rows = torch.cat([self.kv_a_layernorm(latent), shared_key], dim=1)
         kv_b = self.kv_b_proj.weight.view(self.num_heads, -1, self.latent_size)
         q = q.view(-1, self.num_heads, self.query_size)
@@ -53,6 +63,6 @@ class GatedMla(nn.Module):
 
         # the gate meets the attention output before that is rounded to the model's dtype
         o = o.flatten(1)
-        if self.has_output_gate:
-            o = o * torch.sigmoid(self.g_proj(x).to(o.dtype))
+        if gate:
+            o = o * torch.sigmoid(gate[0].to(o.dtype))
         return self.o_proj(o.to(x.dtype))

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from segue.conf.model_config import HiddenAct, ModelConfig
 from segue.kernels.situ.op import situ_glu, swiglu
-from segue.model.layers.linear import Linear
+from segue.model.layers.linear import JointLinear, Linear
 
 
 class GatedMlp(nn.Module):
@@ -20,9 +20,15 @@ class GatedMlp(nn.Module):
         self.up_proj = Linear(config.hidden_size, width, dtype)
         self.down_proj = Linear(width, config.hidden_size, dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, D] to [T, D]."""
-        gate, up = self.gate_proj(x), self.up_proj(x)
+        self._joint_proj = JointLinear(self.gate_proj, self.up_proj)
+
+    def forward(self, x: Tensor, *, incremental: bool) -> Tensor:
+        """[T, D] to [T, D]; `incremental`: a decoding step, one token a sequence."""
+        gate, up = self._joint_proj(x) if incremental else (self.gate_proj(x), self.up_proj(x))
+        return self.activate(gate, up)
+
+    def activate(self, gate: Tensor, up: Tensor) -> Tensor:
+        """From both hidden projections [T, width] on."""
         if self.hidden_act is HiddenAct.silu:
             return self.down_proj(swiglu(gate, up))
         return self.down_proj(situ_glu(gate, up, self.beta, self.linear_beta))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from segue.conf.model_config import HiddenAct, ModelConfig
 from segue.kernels.moe.op import experts, route
-from segue.model.layers.linear import Linear, RmsNorm
+from segue.model.layers.linear import JointLinear, Linear, RmsNorm
 from segue.model.layers.mlp import GatedMlp
 from segue.model.routing import Routing
 
@@ -71,8 +71,11 @@ class SparseMoe(nn.Module):
             self.routed_expert_norm = RmsNorm(config.expert_input_size, config.rms_norm_eps, dtype)
         self.shared_experts = GatedMlp(config, config.num_shared_experts * config.moe_intermediate_size, dtype)
 
-    def forward(self, x: Tensor, routing: Routing) -> Tensor:
-        """[T, D] to [T, D]; writes the record of this forward."""
+        latent_proj = (self.routed_expert_down_proj,) if self.has_latent else ()
+        self._joint_proj = JointLinear(self.shared_experts.gate_proj, self.shared_experts.up_proj, *latent_proj)
+
+    def forward(self, x: Tensor, routing: Routing, *, incremental: bool) -> Tensor:
+        """[T, D] to [T, D]; writes the record of this forward. `incremental`: a decoding step, one token a sequence."""
         bias = self.gate.e_score_correction_bias
         routes = route(
             self.gate(x),
@@ -84,7 +87,13 @@ class SparseMoe(nn.Module):
         )
         routing.record(self.moe_index, routes, bias)
 
-        z = self.routed_expert_down_proj(x) if self.has_latent else x
+        if incremental:
+            gate, up, *latent = self._joint_proj(x)
+            shared = self.shared_experts.activate(gate, up)
+        else:
+            latent = [self.routed_expert_down_proj(x)] if self.has_latent else []
+            shared = self.shared_experts(x, incremental=False)
+        z = latent[0] if latent else x
         w = self.experts
         u = experts(
             z, routes.expert_ids, routes.weights, w.w1, w.w3, w.w2, beta=self.beta, linear_beta=self.linear_beta
@@ -93,4 +102,4 @@ class SparseMoe(nn.Module):
             u = self.routed_expert_norm(u)
         if self.has_latent:
             u = self.routed_expert_up_proj(u)
-        return u + self.shared_experts(x)
+        return u + shared
