@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -29,12 +27,12 @@ from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import bias_log_ratios
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
 from segue.learner.segment_module import SegmentModule
-from segue.learner.sweeps import LossFunction, SweepResult, evaluate_tokens, run_sweeps
+from segue.learner.sweeps import LossFunction, SweepResult, run_sweeps
 from segue.model.checkpoint import export_checkpoint, import_checkpoint
 from segue.model.network import SegueModel, build_model
 from segue.model.safetensors_writer import write_safetensors
 from segue.model.weights import WeightUpdate, pack_weights
-from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
+from segue.rollout.trajectory import Group, PolicyVersion
 
 _STATE_FILE, _FACTS_FILE = "state.safetensors", "facts.json"
 _DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
@@ -73,7 +71,8 @@ class Learner:
             step: updates that the weights have seen.
             restored_steps: see `staleness.is_fresh`; the last incarnation is the present one.
         Raises:
-            NonFiniteError, InexactError: a check failed; the weights are as they were.
+            NonFiniteError, InexactError: a check failed. The weights are as they were, but where only the sum over
+                micro-steps overflowed, as the message then says: the update itself shows that.
         """
         learner = self._config.learner
         version = PolicyVersion(len(restored_steps) - 1, step)
@@ -109,21 +108,6 @@ class Learner:
         own, result, metrics = self._update(tokens, make_imitation_loss(tokens), pretrain.optimizer, lr, step)
         entropy = self._join({"entropy": result.tokens.entropy[own].sum()})["entropy"]
         return counts | metrics | {"policy/entropy/mean_nats": entropy / tokens.num_labels}
-
-    def evaluate_logprob(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float64]]:
-        """Log-probability of every trainable token under the present weights, at the trajectory's temperature.
-
-        Returns:
-            For each trajectory [number of trainable tokens], nats; the same on every rank.
-        """
-        tokens = TokenBatch.pack(
-            [trajectory.token_ids for trajectory in trajectories],
-            [trajectory.trainable for trajectory in trajectories],
-            [trajectory.temperature for trajectory in trajectories],
-        )
-        schedule = self._plan(tokens, sweep_all=True)
-        logprob = self._backend.sum_over_ranks(evaluate_tokens(self._backend, schedule, tokens).logprob.double())
-        return [logprob[tokens.label_numbers([i])].numpy() for i in range(len(trajectories))]
 
     def published(self) -> WeightUpdate | None:
         """Parameters and buffers in their own dtypes as one flat buffer; rank 0 only."""
@@ -172,7 +156,10 @@ class Learner:
         bias_kl = self._balance(tokens, schedule, result)
         grad_norm = self._backend.step(optimizer, lr)
         if not isfinite(grad_norm):
-            raise NonFiniteError(f"the gradient is finite in every micro-step of step {step}, but not its sum")
+            raise NonFiniteError(
+                f"the gradient is finite in every micro-step of step {step}, but its norm over all is {grad_norm}; the "
+                "weights were updated with it: go on from the last checkpoint"
+            )
         num_tokens = sum(tokens.lengths)
         metrics: Metrics = {
             "update/loss/total": self._join({"loss": torch.tensor(result.loss)})["loss"],
@@ -189,7 +176,7 @@ class Learner:
         }
         return tokens.label_numbers(schedule.trajectories), result, metrics
 
-    def _plan(self, tokens: TokenBatch, *, sweep_all: bool = False) -> RankSchedule:
+    def _plan(self, tokens: TokenBatch) -> RankSchedule:
         learner = self._config.learner
         schedule = SegmentSchedule.build(
             tokens.lengths,
@@ -197,7 +184,6 @@ class Learner:
             learner.segment_tokens,
             learner.micro_step_tokens,
             pair_cost=self._pair_cost,
-            sweep_all=sweep_all,
         )
         return schedule.ranks[self._rank]
 

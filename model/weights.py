@@ -63,16 +63,6 @@ def pack_weights(tensors: Mapping[str, Tensor]) -> WeightUpdate:
     return WeightUpdate(manifest=tuple(manifest), data=data)
 
 
-def apply_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
-    """Copy an update into tensors of the same names, shapes and dtypes; nothing is copied unless everything fits.
-
-    Raises:
-        ValueError: as `check_weights`.
-    """
-    check_weights(update, tensors)
-    copy_weights(update, tensors)
-
-
 def check_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
     """See whether an update fits tensors and arrived whole.
 

@@ -24,7 +24,7 @@ from segue.conf.schema import (
 )
 from segue.learner.failure import NonFiniteError
 from segue.learner.learner import Learner
-from segue.model.weights import apply_weights
+from segue.model.weights import copy_weights
 from segue.rollout.trajectory import Source
 
 STAGES = (1, 2, 3)
@@ -63,7 +63,7 @@ class Story:
         update = learner.published()
         if update is not None:
             tensors = {e.name: torch.empty(e.shape, dtype=getattr(torch, e.dtype)) for e in update.manifest}
-            apply_weights(update, tensors)
+            copy_weights(update, tensors)
             save_file(tensors, self.folder / f"{name}-{self.num_ranks}.safetensors")
 
     def step(self, learner: Learner, step: int) -> dict:
@@ -72,8 +72,6 @@ class Story:
     def train(self, stage: int) -> None:
         learner = self.learner(stage=stage)
         self.keep(f"start-{stage}", learner)
-        trajectories = [t for group in make_step_groups(0) for t in group.trajectories]
-        self.facts[f"evaluated-{stage}"] = [values.tolist() for values in learner.evaluate_logprob(trajectories)]
         self.facts[f"first-{stage}"] = self.step(learner, 0)
         self.keep(f"first-{stage}", learner)
         checkpoint = self.folder / f"checkpoint-{stage}-{self.num_ranks}"

@@ -59,7 +59,6 @@ def test_ranks_report_the_same(folder, stage):
         for report in (first, second):
             report[name].pop("learner/tokens/per_s")
         assert first[name] == second[name]
-    assert first[f"evaluated-{stage}"] == second[f"evaluated-{stage}"]
 
 
 @every_stage
@@ -85,14 +84,13 @@ def test_metrics_equal_a_second_derivation(folder, stage, num_ranks):
     model = build_model(make_config(), torch.float32)
     model.load_state_dict(weights(folder, f"start-{stage}", num_ranks))
     logprob, entropy, behaviour = [], [], []
-    for trajectory, evaluated in zip(trajectories, report[f"evaluated-{stage}"], strict=True):
+    for trajectory in trajectories:
         tokens = torch.from_numpy(trajectory.token_ids.astype(np.int64))
         state = DifferentiableState.zeros(model.config, 1, torch.float32)
         with torch.no_grad():
             log_p = torch.log_softmax(model.lm_head(model(PackedInputs.pack([tokens]), state, Routing())[0]), -1)[:-1]
         trained = trajectory.trainable[1:]
         own = log_p.gather(1, tokens[1:, None])[:, 0].numpy()[trained]
-        assert evaluated == pytest.approx(own.tolist(), abs=1e-4)
         logprob.append(own)
         entropy.append(-(log_p.exp() * log_p).sum(-1).numpy()[trained])
         behaviour.append(trajectory.behaviour_logprob[trajectory.trainable])
