@@ -147,6 +147,21 @@ def test_editing_a_neighbour_leaves_outputs_and_gradients_bit_identical(
 
 
 @pytest.mark.parametrize("lower_bound", BOUNDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_editing_a_neighbour_leaves_a_step_bit_identical(dtype: torch.dtype, lower_bound: float | None) -> None:
+    results = []
+    for seed in (1, 2):
+        inputs = [x.to(dtype) for x in make_inputs([1] * 5, decay="slow")]
+        noise = make_inputs([1] * 5, seed=seed)
+        for i in (0, 1, 2, 3, 4, 7):
+            inputs[i][2] = noise[i][2].to(dtype)
+        results.append(kda_step(*inputs, lower_bound=lower_bound))
+    for one, two in zip(*results, strict=True):
+        assert not torch.equal(one[2], two[2])
+        assert torch.equal(one[[0, 1, 3, 4]], two[[0, 1, 3, 4]])
+
+
+@pytest.mark.parametrize("lower_bound", BOUNDS)
 @pytest.mark.parametrize("decay", DECAYS)
 def test_editing_later_tokens_leaves_earlier_outputs_bit_identical(decay: str, lower_bound: float | None) -> None:
     T = 40

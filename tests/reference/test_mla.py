@@ -182,3 +182,20 @@ def test_decoding_in_bf16_gives_fp32_close_to_the_reference() -> None:
     expected = naive_mla_decode(q[last].double(), pages, table, torch.tensor(lengths), kv_b.double(), SCALE)
     assert out.dtype == torch.float32
     assert (out - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_decoding_is_bit_identical_when_a_neighbour_or_an_unwritten_row_is_edited() -> None:
+    lengths, page_size = [33, 64, 7, 65], 16
+    q, rows, _, kv_b = (tensor.float() for tensor in make_inputs(lengths, [0] * 4))
+    last = offsets_of(lengths)[1:] - 1
+    outs = []
+    for neighbour, padding in ((1.0, 0.0), (-2.0, 1e4)):
+        own = list(rows.split(lengths))
+        own[1] = own[1] * neighbour
+        pages, table = make_pages(lengths, page_size, own)
+        pages[pages == 1e4] = padding
+        query = q[last].clone()
+        query[1] *= neighbour
+        outs.append(mla_decode(query, pages, table, torch.tensor(lengths), kv_b, scale=SCALE))
+    assert not torch.equal(outs[0][1], outs[1][1])
+    assert torch.equal(outs[0][[0, 2, 3]], outs[1][[0, 2, 3]])

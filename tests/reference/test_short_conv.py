@@ -80,6 +80,18 @@ def test_steps_and_their_gradients_equal_the_reference() -> None:
     assert_equals_reference(short_conv_step, packed(naive_short_conv, lengths), make_inputs(lengths))
 
 
+def test_editing_a_neighbour_leaves_a_step_bit_identical() -> None:
+    results = []
+    for seed in (1, 2):
+        x, weight, state = (tensor.float() for tensor in make_inputs([1] * 5))
+        noise = make_inputs([1] * 5, seed=seed)
+        x[2], state[2] = noise[0][2].float(), noise[2][2].float()
+        results.append(short_conv_step(x, weight, state))
+    for one, two in zip(*results, strict=True):
+        assert not torch.equal(one[2], two[2])
+        assert torch.equal(one[[0, 1, 3, 4]], two[[0, 1, 3, 4]])
+
+
 @pytest.mark.usefixtures("block")
 def test_editing_a_neighbour_leaves_outputs_and_gradients_bit_identical() -> None:
     lengths = [9, 6, 2, 11]
