@@ -76,7 +76,10 @@ def kda_step(
     """Recurrent form, for decoding: one token of every sequence; otherwise as `kda`."""
     _check_lower_bound(lower_bound)
     dtype = _computing_dtype(v_NHV, state_NHVK)
-    wide = [x.to(dtype) for x in (q_NHK, k_NHK, v_NHV, gate_logits_NHK, beta_logits_NH, A_log_H, dt_bias, state_NHVK)]
+    wide = [
+        x if x.dtype is dtype else x.to(dtype)
+        for x in (q_NHK, k_NHK, v_NHV, gate_logits_NHK, beta_logits_NH, A_log_H, dt_bias, state_NHVK)
+    ]
     o_NHV, new_state = recurrent_step(*wide, lower_bound=lower_bound)
     return o_NHV.to(v_NHV.dtype), new_state
 

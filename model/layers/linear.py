@@ -1,6 +1,7 @@
 """Weights without a start value: they are drawn by `SegueModel.init_weights` or read from a checkpoint."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,17 @@ class Linear(nn.Module):
         return F.linear(x, self.weight)
 
 
+class Weighted(Protocol):
+    """A module with one weight."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The module's output."""
+
+
 class Derived:
     """A tensor computed from modules' weights for decoding, kept until one of them changes.
 
@@ -31,7 +43,7 @@ class Derived:
     without grad only; training reads the weights themselves.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], *modules: "Linear | ShortConv") -> None:
+    def __init__(self, compute: Callable[..., Tensor], *modules: Weighted) -> None:
         self._compute, self._modules = compute, modules
         self._stamp: list[tuple[int, int]] = []
         self._value: Tensor | None = None
@@ -46,19 +58,22 @@ class Derived:
 
 
 class JointLinear:
-    """Matrices that read the same input, for decoding: small ones as one product with a joint copy."""
+    """Maps of the same input, for decoding: small ones as one product with a joint copy of their matrices.
 
-    def __init__(self, *linears: Linear) -> None:
-        self._linears = linears
-        self._sizes = [linear.weight.shape[0] for linear in linears]
-        is_small = sum(linear.weight.numel() for linear in linears) <= JOINT_MAX_NUMEL
-        self._joint = Derived(_stack_rows, *linears) if is_small else None
+    Not below float32, where a map may ask for wider products than its weights.
+    """
+
+    def __init__(self, *maps: Weighted) -> None:
+        self._maps = maps
+        self._sizes = [part.weight.shape[0] for part in maps]
+        self._is_small = sum(part.weight.numel() for part in maps) <= JOINT_MAX_NUMEL
+        self._joint = Derived(_stack_rows, *maps)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """[T, num_inputs] to the products in order, side by side in one tensor where joint."""
-        if self._joint is None:
-            return tuple(linear(x) for linear in self._linears)
-        return F.linear(x, self._joint()).split(self._sizes, dim=-1)
+        if self._is_small and x.dtype.itemsize >= torch.float32.itemsize:
+            return F.linear(x, self._joint()).split(self._sizes, dim=-1)
+        return tuple(part(x) for part in self._maps)
 
 
 def _stack_rows(*weights: Tensor) -> Tensor:

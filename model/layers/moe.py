@@ -72,13 +72,22 @@ class SparseMoe(nn.Module):
         self.shared_experts = GatedMlp(config, config.num_shared_experts * config.moe_intermediate_size, dtype)
 
         latent_proj = (self.routed_expert_down_proj,) if self.has_latent else ()
-        self._joint_proj = JointLinear(self.shared_experts.gate_proj, self.shared_experts.up_proj, *latent_proj)
+        shared = self.shared_experts
+        self._joint_proj = JointLinear(self.gate, shared.gate_proj, shared.up_proj, *latent_proj)
 
     def forward(self, x: Tensor, routing: Routing, *, incremental: bool) -> Tensor:
         """[T, D] to [T, D]; writes the record of this forward. `incremental`: a decoding step, one token a sequence."""
+        if incremental:
+            logits, gate, up, *latent = self._joint_proj(x)
+            shared = self.shared_experts.activate(gate, up)
+        else:
+            logits = self.gate(x)
+            latent = [self.routed_expert_down_proj(x)] if self.has_latent else []
+            shared = self.shared_experts(x, incremental=False)
+        z = latent[0] if latent else x
         bias = self.gate.e_score_correction_bias
         routes = route(
-            self.gate(x),
+            logits,
             bias,
             top_k=self.top_k,
             renormalize=self.renormalize,
@@ -87,13 +96,6 @@ class SparseMoe(nn.Module):
         )
         routing.record(self.moe_index, routes, bias)
 
-        if incremental:
-            gate, up, *latent = self._joint_proj(x)
-            shared = self.shared_experts.activate(gate, up)
-        else:
-            latent = [self.routed_expert_down_proj(x)] if self.has_latent else []
-            shared = self.shared_experts(x, incremental=False)
-        z = latent[0] if latent else x
         w = self.experts
         u = experts(
             z, routes.expert_ids, routes.weights, w.w1, w.w3, w.w2, beta=self.beta, linear_beta=self.linear_beta
