@@ -75,7 +75,8 @@ class StatePool:
             torch.zeros(num_pages, page_size, config.latent_row_size, dtype=dtype, device=device) for _ in mla
         )
         self.page_table = torch.zeros(num_slots, 1, dtype=torch.int64, device=device)
-        self._free_slots = list(range(num_slots))
+        # taken from the end, lowest first: slots of sequences that start together stand side by side
+        self._free_slots = list(reversed(range(num_slots)))
         self._free_pages = list(range(num_pages))
         self._num_owners = [0] * num_pages
 
@@ -235,6 +236,9 @@ class PooledState:
         indices = [slot.index for slot in slots]
         assert len(set(indices)) == len(indices), f"a sequence stands twice in one forward: {indices}"
         self.index = torch.tensor(indices, dtype=torch.int64, device=pool.page_table.device)
+        start = min(indices, default=0)
+        self.run = slice(start, start + len(indices)) if indices == list(range(start, start + len(indices))) else None
+        """The same rows where they stand side by side in order: reading them copies nothing."""
 
     def open(self, inputs: PackedInputs) -> "PooledStore":
         """Start a forward: takes the pages that the new tokens need.
@@ -253,7 +257,7 @@ class PooledStore:
         pool, slots = state.pool, state.slots
         assert len(slots) == inputs.num_sequences, (len(slots), inputs.num_sequences)
         self.offsets = inputs.offsets
-        self._state, self._pool, self._index = state, pool, state.index
+        self._state, self._pool, self._index, self._run = state, pool, state.index, state.run
         self._num_new = inputs.lengths.tolist()
         self.incremental = all(num_new == 1 for num_new in self._num_new)
         pool.reserve(slots, self._num_new)
@@ -277,10 +281,16 @@ class PooledStore:
     def read_recurrent(self, layer: int) -> tuple[Tensor, Tensor]:
         """See `StateStore`."""
         recurrent, conv = self._pool.recurrent[layer], self._pool.conv[layer]
+        if self._run is not None:
+            return recurrent[self._run], conv[self._run]
         return recurrent.index_select(0, self._index), conv.index_select(0, self._index)
 
     def write_recurrent(self, layer: int, recurrent: Tensor, conv: Tensor) -> None:
         """See `StateStore`."""
+        if self._run is not None:
+            self._pool.recurrent[layer][self._run] = recurrent
+            self._pool.conv[layer][self._run] = conv
+            return
         self._pool.recurrent[layer].index_copy_(0, self._index, recurrent)
         self._pool.conv[layer].index_copy_(0, self._index, conv)
 
