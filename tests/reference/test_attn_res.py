@@ -29,7 +29,8 @@ def make_inputs(num_sources: int, num_tokens: int, width: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("num_sources", [1, 2, 3, 5, 9])
-@pytest.mark.parametrize("num_tokens", [0, 1, 65])
+# 600 tokens of 33 are walked, fewer are stacked
+@pytest.mark.parametrize("num_tokens", [0, 1, 65, 600])
 def test_equals_the_reference_in_fp64(num_sources: int, num_tokens: int) -> None:
     assert_equals_reference(fast, naive, make_inputs(num_sources, num_tokens, 33))
 
@@ -70,3 +71,11 @@ def test_a_token_gets_no_gradient_from_another() -> None:
 def test_same_input_twice_gives_the_same_bits() -> None:
     inputs = [tensor.float() for tensor in make_inputs(5, 300, 96)]
     assert torch.equal(fast(*inputs), fast(*inputs))
+
+
+@pytest.mark.parametrize("num_tokens", [16, 300])
+def test_grad_mode_does_not_change_the_bits(num_tokens: int) -> None:
+    inputs = [tensor.float().requires_grad_() for tensor in make_inputs(3, num_tokens, 96)]
+    with torch.no_grad():
+        swept = fast(*inputs)
+    assert torch.equal(swept, fast(*inputs))

@@ -165,8 +165,9 @@ def test_same_input_twice_gives_the_same_bits(num_tokens: int) -> None:
     assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
 
 
-def test_grad_mode_does_not_change_the_bits() -> None:
-    inputs, ids = make_experts(300, 32, 4, 48, 48)
+@pytest.mark.parametrize("num_tokens", [20, 300, 1000])
+def test_grad_mode_does_not_change_the_bits(num_tokens: int) -> None:
+    inputs, ids = make_experts(num_tokens, 32, 4, 48, 48)
     leaves = [tensor.float().requires_grad_() for tensor in inputs]
     with torch.no_grad():
         swept = pair(ids, CAPS[0])[0](*leaves)

@@ -163,3 +163,16 @@ def test_a_forward_that_never_ended_takes_its_pages_only_once() -> None:
     expected = feed(pool, [pool.allocate()], [tokens])
     assert torch.equal(feed(pool, [slot], [tokens]), expected)
     assert pool.free_pages == 12 - 4
+
+
+def test_where_slots_lie_changes_no_bit() -> None:
+    tokens, step = [make_tokens(6, seed=1), make_tokens(3, seed=2)], [make_tokens(1, seed=3), make_tokens(1, seed=4)]
+    pool = make_pool()
+    slots = [pool.allocate() for _ in range(4)]
+    results = []
+    # side by side, then apart and in falling order
+    for pair in ([slots[0], slots[1]], [slots[3], slots[2]]):
+        results.append([feed(pool, pair, tokens), feed(pool, pair, step), *(bits(pool, slot) for slot in pair)])
+    near, far = results
+    assert torch.equal(near[0], far[0]) and torch.equal(near[1], far[1])
+    assert near[2:] == far[2:]
