@@ -6,6 +6,7 @@ channels, L latent width, R shared key width. A page holds `page_size` rows of e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import numpy as np
 import torch
@@ -75,8 +76,8 @@ class StatePool:
             torch.zeros(num_pages, page_size, config.latent_row_size, dtype=dtype, device=device) for _ in mla
         )
         self.page_table = torch.zeros(num_slots, 1, dtype=torch.int64, device=device)
-        # taken from the end, lowest first: slots of sequences that start together stand side by side
-        self._free_slots = list(reversed(range(num_slots)))
+        # a heap, lowest first: slots of sequences that start together stand side by side
+        self._free_slots = list(range(num_slots))
         self._free_pages = list(range(num_pages))
         self._num_owners = [0] * num_pages
 
@@ -141,7 +142,7 @@ class StatePool:
             if self._num_owners[page] == 0:
                 self._free_pages.append(page)
         slot.pages.clear()
-        self._free_slots.append(slot.index)
+        heappush(self._free_slots, slot.index)
 
     def view(self, slots: Sequence[Slot]) -> "PooledState":
         """The states of these sequences for forwards, which change them in place; one view serves many forwards."""
@@ -211,7 +212,7 @@ class StatePool:
     def _take_slot(self) -> Slot:
         if not self._free_slots:
             raise PoolExhausted(f"all {self.num_slots} slots are taken")
-        return Slot(index=self._free_slots.pop())
+        return Slot(index=heappop(self._free_slots))
 
     def _take_page(self) -> int:
         page = self._free_pages.pop()
