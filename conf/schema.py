@@ -219,7 +219,7 @@ class LearnerConfig:
 class TrainConfig:
     """The loop."""
 
-    steps: int = 100
+    steps: int = 50
     """Learner steps."""
     groups_per_step: int = 16
     """Tasks in a batch."""

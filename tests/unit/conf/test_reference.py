@@ -21,7 +21,7 @@ def test_the_table_has_every_leaf_once_with_its_default() -> None:
     # dictionaries of the user's own keys are leaves here, and so is an empty list
     assert sorted(keys) == sorted(flatten(SegueConfig()))
     defaults = dict(zip(keys, (row[2].strip("`") for row in rows), strict=True))
-    assert (defaults["train.steps"], defaults["run.dir"], defaults["train.on_exceed"]) == ("100", "null", "mask")
+    assert (defaults["train.steps"], defaults["run.dir"], defaults["train.on_exceed"]) == ("50", "null", "mask")
 
 
 def test_every_key_has_a_meaning_but_the_models_public_ones() -> None:
