@@ -1,0 +1,69 @@
+"""A report from finished runs of the default recipe, beside more imitation at the same cost.
+
+segue train seed=0 run.dir=runs/seed0            (likewise 1 and 2)
+segue pretrain run.init_from=warm_start pretrain.steps=<as many as the same CPU-seconds take> run.dir=runs/imitation
+python benchmarks/collect_runs.py runs/seed0 runs/seed1 runs/seed2 --imitation runs/imitation
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from report import Row, write_report
+
+MINUTES, GIGABYTES = 60.0, 1e9
+
+
+def rows_of(name: str, summary: dict[str, Any]) -> list[Row]:
+    """What one run was asked for."""
+    before, after = summary["evaluations"]["before"], summary["evaluations"]["after"]
+    gain = after["greedy"]["success"] - before["greedy"]["success"]
+    rows = [
+        Row(name=f"{name}: sampled success before", value=before["sampled"]["success"], unit="", must="at most 0.6"),
+        Row(name=f"{name}: sampled success after", value=after["sampled"]["success"], unit="", must="at least 0.9"),
+        Row(name=f"{name}: greedy success before", value=before["greedy"]["success"], unit=""),
+        Row(name=f"{name}: greedy success after", value=after["greedy"]["success"], unit=""),
+        Row(name=f"{name}: greedy gain", value=gain, unit="", must="at least 0.15"),
+        Row(name=f"{name}: wall", value=summary["wall_s"] / MINUTES, unit="minutes", must="under 12"),
+        Row(name=f"{name}: CPU", value=summary["cpu_s"], unit="CPU-s"),
+        Row(name=f"{name}: peak memory", value=summary["peak_memory_bytes"] / GIGABYTES, unit="GB", must="under 6"),
+    ]
+    for when, modes in (("before", before), ("after", after)):
+        right_rows = modes["sampled"]["checks"]["query_correct"]
+        rows.append(Row(name=f"{name}: right rows returned, sampled, {when}", value=right_rows, unit=""))
+    for mode in sorted(set(after) - {"sampled", "greedy"}):
+        rows.append(Row(name=f"{name}: sampled success after, {mode}", value=after[mode]["success"], unit=""))
+    for kind, result in sorted(after["sampled"]["success_by_class"].items()):
+        rows.append(Row(name=f"{name}: sampled success after, {kind}", value=result["success"], unit=""))
+    return rows
+
+
+def main() -> None:
+    """Read the summaries and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--imitation", type=Path)
+    parser.add_argument("--allow-dirty", action="store_true", help="report although the tree has changes")
+    args = parser.parse_args()
+    summaries = {folder.name: json.loads((folder / "summary.json").read_text()) for folder in args.runs}
+    rows = [row for name, summary in summaries.items() for row in rows_of(name, summary)]
+    if args.imitation is not None:
+        imitation = json.loads((args.imitation / "summary.json").read_text())
+        for mode in ("sampled", "greedy"):
+            worst = min(summary["evaluations"]["after"][mode]["success"] for summary in summaries.values())
+            rows.append(
+                Row(
+                    name=f"worst seed's {mode} success after",
+                    value=worst,
+                    unit="",
+                    peer=f"more imitation, {imitation['cpu_s']:.0f} CPU-s",
+                    peer_value=imitation["evaluations"]["after"][mode]["success"],
+                    must="ahead",
+                )
+            )
+    print(write_report("default_run", rows, allow_dirty=args.allow_dirty))
+
+
+if __name__ == "__main__":
+    main()
