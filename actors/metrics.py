@@ -93,7 +93,7 @@ METRICS: tuple[Metric, ...] = (
            "as above"),
     Metric("router/bias_kl/mean_nats", "nats", _S,
            "what the step's move of the router biases alone changes: estimate of KL(before ‖ after), mean over tokens",
-           "small beside policy/kl_estimate; null where the balance is frozen"),
+           "small beside policy/kl_estimate; null where frozen, and in nine steps of ten"),
     Metric("learner/gauge/max_nats", "nats", _S,
            "largest difference between the log-probabilities of a segment's two runs",
            "0 exactly; null where no segment ran twice"),

@@ -24,7 +24,7 @@ from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sum
 from segue.learner.optimizer import build_adamw, learning_rate
 from segue.learner.policy_batch import make_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
-from segue.learner.probe import bias_log_ratios
+from segue.learner.probe import PROBE_EVERY, bias_log_ratios
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
 from segue.learner.segment_module import SegmentModule
 from segue.learner.sweeps import LossFunction, SweepResult, run_sweeps
@@ -153,7 +153,7 @@ class Learner:
         self._refuse_non_finite(result, step)
         gauge = self._refuse_inexact(result)
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
-        bias_kl = self._balance(tokens, schedule, result)
+        bias_kl = self._balance(tokens, schedule, result, step)
         grad_norm = self._backend.step(optimizer, lr)
         if not isfinite(grad_norm):
             raise NonFiniteError(
@@ -187,12 +187,14 @@ class Learner:
         )
         return schedule.ranks[self._rank]
 
-    def _balance(self, tokens: TokenBatch, schedule: RankSchedule, result: SweepResult) -> float | None:
-        """Move the router's biases, and measure what that alone changes; None where they are frozen."""
+    def _balance(self, tokens: TokenBatch, schedule: RankSchedule, result: SweepResult, step: int) -> float | None:
+        """Move the router's biases, and in some steps measure what that alone changes; None in the others."""
         if not self._config.learner.balance.live:
             return None
         histogram = self._backend.sum_over_ranks(result.tokens.route_histogram)
         update_biases(self._biases, histogram, self._config.model.num_experts_per_token)
+        if step % PROBE_EVERY:
+            return None
         log_ratio = bias_log_ratios(self._backend, schedule, tokens, result.tokens.logprob)
         # non-negative estimate of KL(before || after) from samples of before
         sums = self._join({"kl": (log_ratio.exp() - 1.0 - log_ratio).sum(), "tokens": torch.tensor(len(log_ratio))})

@@ -6,8 +6,11 @@ from segue.learner.batch import TokenBatch
 from segue.learner.schedule import MicroStep, RankSchedule, Segment
 from segue.learner.sweeps import Backend, evaluate_tokens
 
+PROBE_EVERY = 10
+"""Steps from one probe to the next: of steps of a few thousand tokens each, one forward would be a tenth."""
+
 PROBE_TOKENS = 512
-"""Tokens of a rank that are run again after the biases have moved: enough for a trend, few beside a step."""
+"""Tokens of a rank that are run again after the biases have moved."""
 
 
 def bias_log_ratios(backend: Backend, schedule: RankSchedule, tokens: TokenBatch, logprob: Tensor) -> Tensor:
