@@ -23,7 +23,7 @@ os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
 
 import numpy as np
 import torch
-from report import Row, write_report
+from report import Row, free_port, write_report
 
 from segue.conf.load import load_config
 from segue.conf.schema import SegueConfig
@@ -38,7 +38,6 @@ from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Traj
 from segue.rollout.trajectory_file import load_group, save_group
 
 GROUPS, GROUP_SIZE, NEW_TOKENS, PROMPT_TOKENS = 2, 8, 128, 16
-PORT = 29611
 OVERRIDES = (
     "model=tiny",
     # the size of the peer's model: narrower dense layer and experts, byte vocabulary
@@ -91,7 +90,7 @@ class Ours:
         model = build_model(config.model, torch.float32)
         model.init_weights(torch.Generator().manual_seed(0))
         self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
-        self._learner = Learner(config, rank=0, address=("127.0.0.1", PORT), initial_model=None)
+        self._learner = Learner(config, rank=0, address=("127.0.0.1", free_port()), initial_model=None)
         self._step = 0
         self.rollout_cpu_s: list[float] = []
         self.step_cpu_s: list[float] = []

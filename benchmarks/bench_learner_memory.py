@@ -26,7 +26,7 @@ os.environ.update(
 import numpy as np
 import psutil
 import torch
-from report import Row, write_report
+from report import Row, free_port, write_report
 
 from segue.conf.load import load_config
 from segue.conf.model_config import ModelConfig
@@ -35,7 +35,6 @@ from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Traj
 
 SEGMENT_TOKENS = 1024
 LENGTHS = (4096, 16384, 65536)
-PORT = 29612
 # token id, mask, log-probability, versions; of a label: position, number, id, temperature, two results, two gradients
 TOKEN_ARRAY_BYTES = (4 + 1 + 4 + 4 + 4) + (8 + 8 + 8 + 4 + 4 + 4 + 4 + 4)
 
@@ -88,7 +87,7 @@ def measure(num_tokens: int, segment_tokens: int) -> dict[str, float]:
         ],
         "pretrain",
     )
-    learner = Learner(config, rank=0, address=("127.0.0.1", PORT), initial_model=None)
+    learner = Learner(config, rank=0, address=("127.0.0.1", free_port()), initial_model=None)
     learner.imitate_step([demonstration(128)], step=0)
     built = psutil.Process().memory_info().rss
     learner.imitate_step([demonstration(num_tokens)], step=1)

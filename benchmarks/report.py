@@ -2,6 +2,7 @@
 
 import json
 import platform
+import socket
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -53,8 +54,17 @@ def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False) -> P
         )
         print(f"{row.name:48} {row.value:12,.4g} {row.unit}{peer}")
     path = FOLDER / f"{topic}_{hardware['name']}_{date.today():%Y-%m}.json"
+    FOLDER.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
     return path
+
+
+def free_port() -> int:
+    """A port of loopback on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _hardware() -> dict[str, str | int]:
