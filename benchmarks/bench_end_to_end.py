@@ -123,7 +123,10 @@ def run_peer(python: str, kind: str, steps: int) -> dict[str, float]:
     script = Path(__file__).with_name("peer_trl.py")
     command = [python, "-P", "-W", "ignore", str(script), "--model", kind, "--steps", str(steps)]
     command += ["--new-tokens", str(NEW_TOKENS), "--prompt-tokens", str(PROMPT_TOKENS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    # the learner's place among its ranks must not reach a trainer that reads the same variables
+    ours_only = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    env = {name: value for name, value in os.environ.items() if name not in ours_only}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise SystemExit(f"the peer failed: {' '.join(command)}\n{done.stderr[-2000:]}")
     result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
