@@ -91,6 +91,8 @@ class Ours:
         model.init_weights(torch.Generator().manual_seed(0))
         self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
         self._learner = Learner(config, rank=0, address=("127.0.0.1", free_port()), initial_model=None)
+        # asyncio.run would print all results into an error message that it then discards
+        self._loop = asyncio.new_event_loop()
         self._step = 0
         self.rollout_cpu_s: list[float] = []
         self.step_cpu_s: list[float] = []
@@ -98,7 +100,7 @@ class Ours:
     def run_step(self, folder: Path) -> None:
         """One step; its CPU-seconds are noted."""
         start = time.process_time()
-        groups = asyncio.run(self._play_groups())
+        groups = self._loop.run_until_complete(self._play_groups())
         sampled = time.process_time()
         files = [folder / f"{group.group_id}.safetensors" for group in groups]
         digests = [save_group(path, group) for path, group in zip(files, groups, strict=True)]
