@@ -41,7 +41,8 @@ def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False) -> P
         "topic": topic,
         "date": date.today().isoformat(),
         "commit": _git("rev-parse", "HEAD"),
-        "command": " ".join(["python", *sys.argv]),
+        # of paths of this machine only the last part is told
+        "command": " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.argv)]),
         "hardware": hardware,
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
         "rows": [asdict(row) for row in rows],
