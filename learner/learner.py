@@ -71,8 +71,7 @@ class Learner:
             step: updates that the weights have seen.
             restored_steps: see `staleness.is_fresh`; the last incarnation is the present one.
         Raises:
-            NonFiniteError, InexactError: a check failed. The weights are as they were, but where only the sum over
-                micro-steps overflowed, as the message then says: the update itself shows that.
+            NonFiniteError, InexactError: a check failed; the weights are as they were.
         """
         learner = self._config.learner
         version = PolicyVersion(len(restored_steps) - 1, step)
@@ -149,17 +148,20 @@ class Learner:
         """
         start = time.perf_counter()
         schedule = self._plan(tokens)
-        result = run_sweeps(self._backend, schedule, tokens, loss_fn, is_exact=self._config.learner.exact_backend)
+        result = run_sweeps(
+            self._backend,
+            schedule,
+            tokens,
+            loss_fn,
+            is_exact=self._config.learner.exact_backend,
+            counts_routes=self._config.learner.balance.live,
+        )
         self._refuse_non_finite(result, step)
         gauge = self._refuse_inexact(result)
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
         bias_kl = self._balance(tokens, schedule, result, step)
         grad_norm = self._backend.step(optimizer, lr)
-        if not isfinite(grad_norm):
-            raise NonFiniteError(
-                f"the gradient is finite in every micro-step of step {step}, but its norm over all is {grad_norm}; the "
-                "weights were updated with it: go on from the last checkpoint"
-            )
+        assert isfinite(grad_norm), grad_norm
         num_tokens = sum(tokens.lengths)
         metrics: Metrics = {
             "update/loss/total": self._join({"loss": torch.tensor(result.loss)})["loss"],
@@ -237,7 +239,8 @@ class Learner:
         """Complete a step's gradients with zeros."""
         nothing = TokenBatch.pack([], [], [])
         schedule = RankSchedule(trajectories=(), swept=(), last=(MicroStep(segments=()),))
-        run_sweeps(self._backend, schedule, nothing, make_imitation_loss(nothing), is_exact=True)
+        loss_fn = make_imitation_loss(nothing)
+        run_sweeps(self._backend, schedule, nothing, loss_fn, is_exact=True, counts_routes=False)
 
     def _join(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return join_sums(sums, self._backend.sum_over_ranks)

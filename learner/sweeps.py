@@ -23,6 +23,9 @@ from segue.learner.carry import CarriedStates
 from segue.learner.schedule import MicroStep, RankSchedule
 from segue.learner.segment_module import SegmentOutputs, StateLayout, unpack_outputs
 
+# of one rank's gradients: the squares of what a thousand ranks sum still fit float32
+_LARGEST_GRADIENT_NORM = 1e15
+
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logprob [J], entropy [J], label numbers [J]) of whole trajectories to their loss, a scalar; autograd takes its
 gradient. It must be a sum over trajectories, else the schedule has to sweep all segments."""
@@ -42,10 +45,11 @@ class Backend(Protocol):
     def forward(self, *inputs: Tensor | bool) -> tuple[Tensor, ...]:
         """Run `SegmentModule.forward` under the caller's grad mode."""
 
-    def backward(self, scalar: Tensor, *, is_last: bool) -> bool:
+    def backward(self, scalar: Tensor, *, is_last: bool) -> float:
         """Add the scalar's gradients to the step's, of which `is_last` says that they are now complete.
 
-        Called once after each forward with grad. Returns whether every parameter's gradient was finite.
+        Called once after each forward with grad. Returns an upper bound of the Euclidean norm of this rank's gradients
+        of the step so far; not finite where one of them is not.
         """
 
 
@@ -61,14 +65,14 @@ class StepTokens:
     entropy: Tensor
     """[J] nats, likewise."""
     route_histogram: Tensor
-    """[L, E, B] int64: router margins, of each token once."""
+    """[L, E, B] int64: router margins, of each token once; zeros where they are not counted."""
     expert_load: Tensor
     """[L, E] int64: times that each expert was chosen, of each token once."""
 
 
 @dataclass(kw_only=True, slots=True)
 class FailedMicroStep:
-    """A micro-step whose loss or gradients were not finite, and everything that its two runs were given."""
+    """A micro-step after which loss or gradients were not finite, or as good as infinite, and everything that its two runs were given."""
 
     step: MicroStep
     inputs: MicroStepInputs
@@ -92,7 +96,13 @@ class SweepResult:
 
 
 def run_sweeps(
-    backend: Backend, schedule: RankSchedule, batch: TokenBatch, loss_fn: LossFunction, *, is_exact: bool
+    backend: Backend,
+    schedule: RankSchedule,
+    batch: TokenBatch,
+    loss_fn: LossFunction,
+    *,
+    is_exact: bool,
+    counts_routes: bool,
 ) -> SweepResult:
     """Run one step's micro-steps on this rank, so that the backend holds the gradient of the loss of all ranks.
 
@@ -102,6 +112,7 @@ def run_sweeps(
         batch: all trajectories of the plan; only this rank's are read.
         loss_fn: called once with each trajectory, when its arrays are complete.
         is_exact: both runs of a segment are equal; else the second takes the experts of the first.
+        counts_routes: make the histogram of router margins, which only a live balance reads.
     Returns:
         Per-token results, this rank's loss, and the checks. A failed check raises nothing here: the other ranks wait in
         the same collectives.
@@ -109,7 +120,7 @@ def run_sweeps(
         Any segmentation gives the whole gradient; packing, padding and ranks change nothing; both runs are equal; each
         token counts once: tests/reference/test_sweeps_exactness.py.
     """
-    sweeper = _Sweeper(backend, schedule, batch, loss_fn, is_exact)
+    sweeper = _Sweeper(backend, schedule, batch, loss_fn, is_exact=is_exact, counts_routes=counts_routes)
     for step in schedule.swept:
         sweeper.sweep(step)
     if not schedule.last:
@@ -125,7 +136,7 @@ def run_sweeps(
 def evaluate_tokens(backend: Backend, schedule: RankSchedule, batch: TokenBatch) -> StepTokens:
     """Log-probability and entropy of this rank's labels without gradients; the schedule sweeps all segments."""
     assert not schedule.last, len(schedule.last)
-    sweeper = _Sweeper(backend, schedule, batch, _refuse_loss, True)
+    sweeper = _Sweeper(backend, schedule, batch, _refuse_loss, is_exact=True, counts_routes=False)
     for step in schedule.swept:
         sweeper.sweep(step)
         sweeper.boundaries.clear()
@@ -140,9 +151,17 @@ class _Sweeper:
     """One step under way; the three kinds of run are its methods."""
 
     def __init__(
-        self, backend: Backend, schedule: RankSchedule, batch: TokenBatch, loss_fn: LossFunction, is_exact: bool
+        self,
+        backend: Backend,
+        schedule: RankSchedule,
+        batch: TokenBatch,
+        loss_fn: LossFunction,
+        *,
+        is_exact: bool,
+        counts_routes: bool,
     ) -> None:
-        self.backend, self.batch, self.loss_fn, self.is_exact = backend, batch, loss_fn, is_exact
+        self.backend, self.batch, self.loss_fn = backend, batch, loss_fn
+        self.is_exact, self.counts_routes = is_exact, counts_routes
         swept_tokens = {segment.trajectory: segment.end for step in schedule.swept for segment in step.segments}
         self.states = CarriedStates(backend.layout, swept_tokens)
         self.boundaries: list[list[Tensor]] = []
@@ -164,7 +183,7 @@ class _Sweeper:
         inputs = self.batch.inputs(step)
         boundary = self.states.gather(step.segments)
         with torch.no_grad():
-            outputs = self._forward(inputs, self.states.flat(step.segments, boundary), not step.is_dummy)
+            outputs = self._forward(inputs, self.states.flat(step.segments, boundary), self._counts(step))
         self._record(step, inputs, outputs)
         self.states.store(step.segments, outputs.state)
         self.boundaries.append(boundary)
@@ -175,7 +194,7 @@ class _Sweeper:
         """Only run of last segments, with the loss of their trajectories."""
         inputs = self.batch.inputs(step)
         state = self._differentiable(step, self.states.gather(step.segments))
-        outputs = self._forward(inputs, state, not step.is_dummy)
+        outputs = self._forward(inputs, state, self._counts(step))
         self._record(step, inputs, outputs)
         is_finite = self.take_loss([segment.trajectory for segment in step.segments])
         self._backward(step, inputs, state, outputs, [], is_finite=is_finite, is_last=is_last)
@@ -210,6 +229,9 @@ class _Sweeper:
         self.loss += value
         return isfinite(value)
 
+    def _counts(self, step: MicroStep) -> bool:
+        return self.counts_routes and not step.is_dummy
+
     def _forward(self, inputs: MicroStepInputs, state: Sequence[Tensor], count_routes: bool) -> SegmentOutputs:
         outputs = self.backend.forward(
             inputs.token_ids,
@@ -238,15 +260,16 @@ class _Sweeper:
             self._tokens = StepTokens(
                 logprob=outputs.logprob.new_zeros(self.batch.num_labels),
                 entropy=outputs.entropy.new_zeros(self.batch.num_labels),
-                route_histogram=torch.zeros_like(histogram),
+                route_histogram=histogram.new_zeros(histogram.shape),
                 expert_load=histogram.new_zeros(histogram.shape[:2]),
             )
         tokens = self._tokens
         tokens.logprob[inputs.label_numbers] = outputs.logprob.detach()
         tokens.entropy[inputs.label_numbers] = outputs.entropy.detach()
+        if self._counts(step):
+            tokens.route_histogram += histogram
         if not step.is_dummy:
             num_layers, num_experts = tokens.expert_load.shape
-            tokens.route_histogram += histogram
             places = expert_ids + num_experts * torch.arange(num_layers, device=expert_ids.device)[:, None]
             tokens.expert_load += places.flatten().bincount(minlength=num_layers * num_experts).view(num_layers, -1)
 
@@ -267,7 +290,7 @@ class _Sweeper:
         scalar = sum(
             ((output * grad).sum() for output, grad in pairs), torch.zeros((), device=self.backend.layout.device)
         )
-        is_finite &= self.backend.backward(scalar, is_last=is_last)
+        is_finite &= self.backend.backward(scalar, is_last=is_last) < _LARGEST_GRADIENT_NORM
         self.states.hand_back(step.segments, state)
         if not is_finite and self.failure is None:
             self.failure = FailedMicroStep(

@@ -57,5 +57,6 @@ class Routing:
         """Router margins per expert, [L, E, B] int64; zeros when not counted."""
         if self.count:
             return torch.stack([self._histograms[index] for index in sorted(self._histograms)])
-        device = self._expert_ids[0].device
-        return torch.zeros(len(self._expert_ids), self._num_experts, self.num_bins, dtype=torch.int64, device=device)
+        # one zero seen everywhere: at full size most forwards would allocate what nobody reads
+        zero = torch.zeros((), dtype=torch.int64, device=self._expert_ids[0].device)
+        return zero.expand(len(self._expert_ids), self._num_experts, self.num_bins)

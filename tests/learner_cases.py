@@ -152,7 +152,10 @@ def sweep_step(
     schedule = SegmentSchedule.build(
         batch.lengths, num_ranks, segment_tokens, micro_step_tokens, pair_cost=0.01, sweep_all=sweep_all
     )
-    results = [run_sweeps(backend, reschedule(rank), batch, loss_fn, is_exact=is_exact) for rank in schedule.ranks]
+    results = [
+        run_sweeps(backend, reschedule(rank), batch, loss_fn, is_exact=is_exact, counts_routes=True)
+        for rank in schedule.ranks
+    ]
     grads = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     return grads, results

@@ -21,7 +21,7 @@ def margin_histogram(scores: Tensor, cutoff: Tensor, bias: Tensor, num_bins: int
         bias: [E]; the bias that made the cutoffs. The bins span [min(bias) - 1, max(bias) + 1].
         num_bins: B; the bin width is the error bound of the bias.
     Returns:
-        int64 [E, B]. Histograms of parts of a batch add up to that of the batch.
+        int64 [E, B]. Histograms of parts of a batch add up to that of the batch. NaN counts in the first bin.
     Raises:
         ValueError: shapes that do not fit, or fewer than one bin.
     """
@@ -40,7 +40,8 @@ def margin_histogram(scores: Tensor, cutoff: Tensor, bias: Tensor, num_bins: int
     for start in range(0, num_tokens, tokens_at_once):
         part = slice(start, start + tokens_at_once)
         position_TE = (cutoff[part].unsqueeze(1) - scores[part]).sub_(low).div_(width)
-        bins_TE = position_TE.clamp_(0, num_bins - 1).long().add_(first_bin_E)
+        # a margin that is no number is for the loss to report, and must not break the count
+        bins_TE = position_TE.nan_to_num_(nan=0.0).clamp_(0, num_bins - 1).long().add_(first_bin_E)
         counts += torch.bincount(bins_TE.view(-1), minlength=counts.numel())
     return counts.view(num_experts, num_bins)
 

@@ -36,14 +36,21 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
     build = build_sgd if case["optimizer"] == "sgd" else lambda named: build_adamw(named, optimizer)
     module = SegmentModule(model, NUM_BINS)
     backend = DeepSpeedBackend(module, build, zero_stage=case["stage"], grad_clip=case["clip"])
-    results, facts = {}, []
+    results, facts, bounds = {}, [], []
+    backward = backend.backward
+
+    def keep_bound(scalar: torch.Tensor, *, is_last: bool) -> float:
+        bounds.append(backward(scalar, is_last=is_last))
+        return bounds[-1]
+
+    backend.backward = keep_bound
     for update in range(case["num_updates"]):
         batch = make_batch(case["lengths"], seed=update)
         batch = with_routes(batch, load_file(folder / case["routes"])[str(update)])
         schedule = SegmentSchedule.build(
             batch.lengths, num_ranks, case["segment_tokens"], case["micro_step_tokens"], pair_cost=0.01
         ).ranks[rank]
-        result = run_sweeps(backend, schedule, batch, make_loss(batch), is_exact=True)
+        result = run_sweeps(backend, schedule, batch, make_loss(batch), is_exact=True, counts_routes=True)
         results |= {f"{update}/gradient/{name}": tensor for name, tensor in backend.gradients().items()}
         grad_norm = backend.step(optimizer, case["lr"])
         results |= {f"{update}/parameter/{name}": tensor for name, tensor in backend.published().items()}
@@ -52,7 +59,7 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
             if rank == 0:
                 save_file(state, folder / case["save"])
         is_dummy = [step.is_dummy for step in schedule.swept + schedule.last]
-        facts.append({"gauge": result.gauge, "grad_norm": grad_norm, "is_dummy": is_dummy})
+        facts.append({"gauge": result.gauge, "grad_norm": grad_norm, "grad_bound": bounds[-1], "is_dummy": is_dummy})
     if rank == 0:
         save_file(results, folder / f"{case['name']}.safetensors")
     (folder / f"{case['name']}-{rank}.json").write_text(json.dumps(facts))

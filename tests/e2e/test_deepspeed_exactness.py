@@ -205,6 +205,9 @@ def test_clipping_is_by_the_global_norm_of_the_raw_gradient(results, references,
     norm = facts(results, name, 0)[0]["grad_norm"]
     assert reference.norms[0] > 2 * CLIP
     assert norm == pytest.approx(reference.norms[0], rel=1e-5)
+    # what is looked at before the update is no less: gradients come out averaged over ranks
+    bounds = [facts(results, name, rank)[0]["grad_bound"] for rank in range(num_ranks)]
+    assert norm <= sum(bounds) / num_ranks < float("inf")
     moved = read(results, name, 0, "parameter")
     for key, start in reference.start.items():
         wanted = reference.parameters[0][key]

@@ -313,21 +313,27 @@ def test_a_trajectory_does_not_see_its_neighbours(model):
     assert embedding[:32].abs().sum(1).min() > 0.0
 
 
-@pytest.mark.parametrize("poison", ["loss", "weight"])
+@pytest.mark.parametrize("poison", ["loss", "size", "weight", "embedding"])
 def test_the_first_micro_step_that_is_not_finite_is_kept(poison):
     model, batch = make_model(make_config()), make_batch([200, 64])
     loss = make_loss(batch)
-    if poison == "loss":
+    if poison in ("loss", "size"):
+        # a factor of 1e18 leaves everything finite, but for squares in float32
+        factor = float("nan") if poison == "loss" else 1e18
 
         def bad_loss(logprob, entropy, numbers):
-            return loss(logprob, entropy, numbers) * (float("nan") if 100 in numbers else 1.0)
+            return loss(logprob, entropy, numbers) * (factor if 100 in numbers else 1.0)
 
         _, results = sweep_step(model, batch, bad_loss, segment_tokens=64, micro_step_tokens=64)
         # the loss of the first trajectory, all of whose labels are taken with its last segment
         wanted = Segment(trajectory=0, start=192, end=200)
     else:
         with torch.no_grad():
-            model.model.norm.weight[0] = float("inf")
+            if poison == "weight":
+                model.model.norm.weight[0] = float("inf")
+            else:
+                # reaches every router behind the first layer
+                model.model.embed_tokens.weight[batch.token_ids[200]] = float("nan")
         _, results = sweep_step(model, batch, loss, segment_tokens=64, micro_step_tokens=64)
         wanted = Segment(trajectory=1, start=0, end=64)
     failure = results[0].failure
