@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from segue.actors.replacement import replace_folder
 from segue.actors.run_folder import write_json
 
 CONTROLLER_NAME = "controller.json"
@@ -40,7 +41,7 @@ class CheckpointStore:
         return sorted(int(path.name.removeprefix(_PREFIX)) for path in self._folder.glob(_PREFIX + "*"))
 
     def save(self, step: int, controller_state: dict[str, Any], write_learner: Callable[[Path], None]) -> None:
-        """Write a checkpoint; it appears under its name whole, or not at all.
+        """Write a checkpoint; it appears whole or not at all, and until then an earlier one of the step stays.
 
         Args:
             write_learner: called once with an empty folder for the learner ranks' files.
@@ -51,10 +52,7 @@ class CheckpointStore:
         write_learner(partial / LEARNER_NAME)
         write_json(partial / CONTROLLER_NAME, controller_state)
         write_json(partial / _MANIFEST_NAME, _digests(partial))
-        final = self.path(step)
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        _sync_folder(self._folder)
+        replace_folder(partial, self.path(step))
 
     def load_newest(self) -> tuple[int, dict[str, Any], list[str]]:
         """The newest whole checkpoint.
@@ -75,7 +73,7 @@ class CheckpointStore:
         """Delete all but the last `keep_last` and the best.
 
         Returns:
-            The oldest step that is kept.
+            The oldest of the last `keep_last`: group files stay for these.
         """
         steps = self.steps()
         kept = set(steps[-self._keep_last :])
@@ -84,7 +82,8 @@ class CheckpointStore:
         for step in steps:
             if step not in kept:
                 shutil.rmtree(self.path(step))
-        # the best may be far back: a restore never starts from it, so it holds no group files
+        # the best may be far back and holds no group files: a restore that falls back to it, because the newer ones
+        # are damaged, has the tasks of the groups that are gone played again
         return min(steps[-self._keep_last :], default=0)
 
     def remove_after(self, step: int) -> None:
@@ -116,11 +115,3 @@ def _digests(folder: Path) -> dict[str, dict[str, Any]]:
                 os.fsync(file.fileno())
             entries[str(path.relative_to(folder))] = {"size_bytes": path.stat().st_size, "sha256": digest}
     return entries
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

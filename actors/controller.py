@@ -37,6 +37,7 @@ from segue.actors.lineage import Lineage, measure_staleness
 from segue.actors.phase import Phase
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.recorder import Recorder, Values
+from segue.actors.replacement import replace_folder
 from segue.actors.rollout_actor import RolloutStats
 from segue.actors.run_folder import RunFolder
 from segue.actors.step_metrics import (
@@ -131,6 +132,9 @@ class Controller:
         """Take up a checkpoint, and groups that finished after it; step 0 and an empty state start anew."""
         self.step = step
         self.evaluations = state.get("evaluations", {})
+        if step < self._phase.num_steps:
+            # played when the run was to have fewer steps
+            self.evaluations.pop("after", None)
         self._best = None if state.get("best") is None else (state["best"][0], state["best"][1])
         self._totals = Totals.from_json(state.get("totals", {}))
         damaged = self._buffer.restore(state.get("buffer", {}), self._tasks.number_of)
@@ -248,6 +252,8 @@ class Controller:
             self._rollout_stats = self._ask_rollout_stats()
 
     def _evaluate_after(self) -> None:
+        if "after" in self.evaluations:
+            return
         self._publish_weights(is_needed=True)
         modes = [*standard_modes(self._config), *variant_modes(self._config)]
         self.evaluations["after"] = self._evaluate(modes)
@@ -290,8 +296,10 @@ class Controller:
         self._buffer.collect(self._store.prune(best=None if self._best is None else self._best[1]))
 
     def _export(self) -> None:
-        shutil.rmtree(self._folder.export, ignore_errors=True)
-        self._ask_learners("export", self._folder.export, what="the learner to export the model")
+        partial = self._folder.export.with_name(f".partial-{self._folder.export.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        self._ask_learners("export", partial, what="the learner to export the model")
+        replace_folder(partial, self._folder.export)
 
     def _drop_unfit(self) -> None:
         """Drop groups with nothing left to train; they take no place in a batch."""

@@ -49,7 +49,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
     store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
     step, state, faults = store.load_newest()
     phase = make_phase(config, kind)
-    if step >= phase.num_steps and "after" in state.get("evaluations", {}):
+    if folder.is_finished(step, phase.num_steps):
         text = f"{folder.path} holds a finished run of {step} steps; raise {kind.value}.steps to go on"
         Console().print(text, highlight=False, soft_wrap=True)
         return

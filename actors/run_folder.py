@@ -3,7 +3,7 @@
 config.yaml      resolved configuration; composes to itself
 run.json         each launch: command line, versions, hardware, commit, incarnation
 metrics.jsonl    one JSON object a line: every metric of every step and evaluation
-summary.json     before and after, costs, failures; written when the run ends
+summary.json     before and after, costs, failures; written when the run ends, last of all
 curves.png       what metrics.jsonl says, drawn
 events/          the same for TensorBoard
 groups/          the buffer: one file a finished group
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from segue.actors.errors import RunError
+from segue.actors.replacement import finish_replacements
 from segue.conf.errors import ConfigError
 from segue.conf.load import STORED_NAME, config_to_yaml
 from segue.conf.schema import SegueConfig
@@ -65,6 +66,8 @@ class RunFolder:
             raise ConfigError(f"run.dir must hold a run of segue {command}, got one of segue {earlier[0]['command']}")
         for folder in (self.events, self.groups, self.trajectories, self.checkpoints):
             folder.mkdir(exist_ok=True)
+        for folder in (self.path, self.checkpoints):
+            finish_replacements(folder)
         write_atomic(self.config, config_to_yaml(config))
 
     def close(self) -> None:
@@ -76,6 +79,16 @@ class RunFolder:
     def read_launches(self) -> list[dict[str, Any]]:
         """What each launch of this run recorded, oldest first."""
         return json.loads(self.launches.read_text()) if self.launches.is_file() else []
+
+    def is_finished(self, step: int, num_steps: int) -> bool:
+        """True where the run whose newest checkpoint is of `step` has all its steps and has ended well.
+
+        The summary tells, being written last: a run that was killed in its final evaluation or its export goes on.
+        """
+        if step < num_steps or not self.summary.is_file():
+            return False
+        summary = json.loads(self.summary.read_text())
+        return (summary["status"], summary["steps"]) == ("finished", step)
 
     def add_launch(self, facts: dict[str, Any]) -> None:
         """Record this launch."""

@@ -50,6 +50,8 @@ class FakeFleet:
     stop_after_step: int | None = None
     """Learner steps of this launch after which it ends: at the next wait by the user's wish, or at once if killed."""
     ends_with: type[BaseException] = Interrupted
+    dies_in: str = "publish"
+    """Where it is killed."""
     fails: bool = False
     """Every episode ends in an infrastructure failure."""
     trained: list[TrainedStep] = field(default_factory=list)
@@ -74,15 +76,16 @@ class FakeFleet:
             self._answers[self._count] = getattr(self, f"_{method}")(*arguments)
         return self._count
 
-    def wait(self, references: list[int], **_: Any) -> list[Any]:
+    def wait(self, references: list[int], *, is_interruptible: bool = False, **_: Any) -> list[Any]:
         """See `Fleet`."""
+        if is_interruptible:
+            self._end_if_wished()
         return [self._answers.pop(reference) for reference in references]
 
-    def wait_any(self, references: list[int], **_: Any) -> list[tuple[int, Any]]:
+    def wait_any(self, references: list[int], *, is_interruptible: bool = True, **_: Any) -> list[tuple[int, Any]]:
         """See `Fleet`; any of the groups in flight finish."""
-        ends = self.ends_with is Interrupted and self.stop_after_step is not None
-        if ends and len(self.trained) >= (self.stop_after_step or 0):
-            raise Interrupted
+        if is_interruptible:
+            self._end_if_wished()
         finished = self.rng.sample(references, self.rng.randint(1, len(references)))
         return [(reference, self._finish(reference)) for reference in finished]
 
@@ -91,6 +94,11 @@ class FakeFleet:
         for reference in list(self._in_flight):
             if self.rng.random() < 0.5:
                 self._finish(reference)
+
+    def _end_if_wished(self) -> None:
+        ends = self.ends_with is Interrupted and self.stop_after_step is not None
+        if ends and len(self.trained) >= (self.stop_after_step or 0):
+            raise Interrupted
 
     def _finish(self, reference: int) -> Any:
         task, first = self._in_flight.pop(reference)
@@ -129,7 +137,7 @@ class FakeFleet:
         return {}
 
     def _publish(self, version: PolicyVersion) -> WeightTicket:
-        if self.ends_with is Killed and len(self.trained) == self.stop_after_step:
+        if self.ends_with is Killed and self.dies_in == "publish" and len(self.trained) == self.stop_after_step:
             raise Killed
         self.published.append(version)
         self.events.append(f"publish {version.step}")
@@ -154,4 +162,9 @@ class FakeFleet:
         self.events.append("load")
 
     def _export(self, folder: Path) -> None:
+        if self.ends_with is Killed and self.dies_in == "export":
+            raise Killed
+        assert not folder.exists()
+        folder.mkdir()
+        (folder / "steps").write_text(str(self.trained[-1].step + 1 if self.trained else 0))
         self.events.append("export")

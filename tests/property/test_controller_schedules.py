@@ -195,6 +195,44 @@ def test_an_interrupted_run_goes_on_with_nothing_lost_and_nothing_twice(
         assert all(age <= max_staleness for step in trained for age in step.ages)
 
 
+def test_an_interrupt_in_the_final_evaluation_leaves_it_to_the_next_launch(tmp_path: Path) -> None:
+    config = make_config(tmp_path, steps=2)
+    run = launch(config, stop_after_step=2)
+    with pytest.raises(Interrupted):
+        run.controller.run()
+    assert set(run.controller.evaluations) == {"before"} and not (tmp_path / "export").exists()
+    again = launch(config, restored_steps=(0, 2))
+    again.controller.run()
+    evaluation = ["evaluate eval-sampled", "evaluate eval-greedy"]
+    assert again.fleet.events == ["load", "publish 2", *evaluation, "save", "export"]
+    assert set(again.controller.evaluations) == {"before", "after"}
+
+
+def test_a_raise_of_the_steps_plays_the_final_evaluation_anew(tmp_path: Path) -> None:
+    launch(make_config(tmp_path, steps=2)).controller.run()
+    run = launch(make_config(tmp_path, steps=4), restored_steps=(0, 2), stop_after_step=1)
+    with pytest.raises(Interrupted):
+        run.controller.run()
+    # the evaluation after step 2 is none after the last step: had the run died here, it would not seem finished
+    assert set(run.controller.evaluations) == {"before"}
+    run = launch(make_config(tmp_path, steps=4), restored_steps=(0, 2, 3))
+    run.controller.run()
+    assert set(run.controller.evaluations) == {"before", "after"}
+    assert (tmp_path / "export" / "steps").read_text() == "4"
+
+
+def test_a_kill_in_the_export_leaves_the_earlier_one_and_the_next_launch_exports(tmp_path: Path) -> None:
+    launch(make_config(tmp_path, steps=2)).controller.run()
+    killed = launch(make_config(tmp_path, steps=3), restored_steps=(0, 2), ends_with=Killed, dies_in="export")
+    with pytest.raises(Killed):
+        killed.controller.run()
+    assert (tmp_path / "export" / "steps").read_text() == "2"
+    again = launch(make_config(tmp_path, steps=3), restored_steps=(0, 2, 3))
+    again.controller.run()
+    # the evaluation stands in the checkpoint
+    assert again.fleet.events == ["load", "publish 3", "save", "export"]
+
+
 def dropped_numbers(run: Launch) -> set[int]:
     entries = run.controller._buffer.state()["entries"]
     return {entry["record"]["number"] for entry in entries if entry["dropped"] is not None}

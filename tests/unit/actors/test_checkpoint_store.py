@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
+from segue.actors.replacement import finish_replacements
 
 
 def make_store(tmp_path: Path, keep_last: int = 2) -> CheckpointStore:
@@ -80,6 +81,30 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     save(store, 5)
     store.save(5, {"step": 5, "note": "again"}, lambda folder: None)
     assert store.load_newest() == (5, {"step": 5, "note": "again"}, [])
+
+
+@pytest.mark.parametrize("num_renames", [0, 1])
+def test_a_kill_while_a_step_is_saved_again_leaves_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_renames: int
+) -> None:
+    class Killed(BaseException):
+        """Nothing that would still be done happens."""
+
+    store = make_store(tmp_path)
+    save(store, 5)
+    rename, done = Path.rename, []
+
+    def rename_or_die(path: Path, target: Path) -> Path:
+        if len(done) == num_renames:
+            raise Killed
+        done.append(target)
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "rename", rename_or_die)
+        store.save(5, {"step": 5, "note": "again"}, lambda folder: None)
+    finish_replacements(tmp_path / "checkpoints")
+    assert store.load_newest() == (5, {"step": 5}, [])
 
 
 def test_newer_checkpoints_are_removed_where_the_run_goes_on_from_an_older_one(tmp_path: Path) -> None:

@@ -54,3 +54,31 @@ def test_new_folders_do_not_collide(tmp_path: Path) -> None:
     second = new_folder(tmp_path, "train")
     assert first.parent == second.parent == tmp_path / "runs"
     assert first != second and first.name.endswith("_train")
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "step", "num_steps", "is_finished"),
+    [
+        ("finished", 5, 5, 5, True),
+        ("finished", 5, 5, 6, False),  # train.steps was raised
+        ("finished", 5, 6, 6, False),  # raised, and killed in the final evaluation or the export
+        ("interrupted", 5, 5, 5, False),
+        (None, 0, 5, 5, False),  # killed before the summary
+    ],
+)
+def test_a_run_is_finished_where_the_summary_of_its_last_step_says_so(
+    tmp_path: Path, status: str | None, steps: int, step: int, num_steps: int, is_finished: bool
+) -> None:
+    folder = RunFolder(tmp_path)
+    if status is not None:
+        write_json(folder.summary, {"status": status, "steps": steps})
+    assert folder.is_finished(step, num_steps) is is_finished
+
+
+def test_opening_a_folder_mends_what_a_kill_left_of_a_checkpoints_replacement(tmp_path: Path) -> None:
+    old = tmp_path / "checkpoints" / ".old-step-00000005"
+    old.mkdir(parents=True)
+    folder = RunFolder(tmp_path)
+    folder.open(load_config([]), "train")
+    folder.close()
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000005"]
