@@ -128,13 +128,12 @@ class Fleet:
             RunError: an actor died, its code failed, or the deadline passed.
         """
         deadline = time.monotonic() + timeout_s
-        waiting = list(references)
+        waiting, answers = list(references), {}
         while waiting:
             done, waiting = self._poll(waiting, deadline, what, timeout_s, is_interruptible)
-            for reference in done:
-                # an error must not wait for the slowest
-                self._result(reference)
-        return [self._take(reference) for reference in references]
+            # taken as they come: an error must not wait for the slowest
+            answers |= {reference: self._take(reference) for reference in done}
+        return [answers[reference] for reference in references]
 
     def wait_any(
         self, references: Sequence[Any], *, timeout_s: float, what: str, is_interruptible: bool = True
@@ -193,19 +192,16 @@ class Fleet:
     ) -> tuple[list[Any], list[Any]]:
         if is_interruptible and self._interrupt.is_set:
             raise Interrupted
-        done, rest = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+        # the first answer ends the wait; what else is there comes with it
+        ray.wait(waiting, num_returns=1, timeout=_POLL_S)
+        done, rest = ray.wait(waiting, num_returns=len(waiting), timeout=0)
         if not done and time.monotonic() > deadline:
             owners = ", ".join(sorted({self._owners[reference] for reference in rest}))
             raise RunError(f"the controller waited {timeout_s:.0f} s for {what}, without an answer from {owners}")
         return done, rest
 
     def _take(self, reference: Any) -> Any:
-        result = self._result(reference)
-        del self._owners[reference]
-        return result
-
-    def _result(self, reference: Any) -> Any:
-        owner = self._owners[reference]
+        owner = self._owners.pop(reference)
         try:
             return ray.get(reference, timeout=_STOP_S)
         except RayActorError as error:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -14,11 +15,24 @@ from segue.conf.environment import apply_driver_environment
 from segue.conf.schema import SegueConfig
 
 
+class Once:
+    """An answer whose deserialisation makes a folder, which can be done once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
 class Sleeper:
     """An actor with every way of not answering."""
 
     def answer(self, value: int) -> int:
         return value
+
+    def answer_once(self, path: str) -> Once:
+        return Once(path)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -50,6 +64,26 @@ def test_answers_come_in_the_order_of_the_questions(cluster: None, tmp_path: Pat
     assert fleet.wait(calls, timeout_s=30, what="answers") == [3, 1, 2]
     call = fleet.call(member, "answer", 7)
     assert fleet.wait_any([call], timeout_s=30, what="an answer") == [(call, 7)]
+
+
+def test_an_answer_does_not_wait_for_the_others(cluster: None, tmp_path: Path) -> None:
+    fleet, member, _ = make_fleet(tmp_path)
+    other = make_fleet(tmp_path)[1]
+    fleet.wait([fleet.call(member, "answer", 0)], timeout_s=30, what="the actor to start")
+    slow = fleet.call(other, "sleep", 60)
+    start = time.monotonic()
+    for value in range(20):
+        call = fleet.call(member, "answer", value)
+        assert fleet.wait_any([slow, call], timeout_s=30, what="an answer") == [(call, value)]
+    # each wait would last its whole poll of 0.5 s if it were for all
+    assert time.monotonic() - start < 20 * 0.5
+
+
+def test_an_answer_is_deserialised_once(cluster: None, tmp_path: Path) -> None:
+    fleet, member, _ = make_fleet(tmp_path)
+    calls = [fleet.call(member, "answer_once", str(tmp_path / name)) for name in "ab"]
+    assert fleet.wait(calls, timeout_s=30, what="answers") == [None, None]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_a_deadline_says_who_waited_for_what_and_how_long(cluster: None, tmp_path: Path) -> None:
