@@ -34,6 +34,10 @@ class Admission:
     def _admit(self) -> None:
         while self._waiting:
             count, turn = self._waiting[0]
+            if turn.cancelled():
+                # its holder has not had the time to leave
+                self._waiting.popleft()
+                continue
             if self._num_taken and self._num_taken + count > self._num_seats:
                 return
             self._waiting.popleft()
@@ -43,6 +47,6 @@ class Admission:
     def _leave(self, count: int, turn: "asyncio.Future[None]") -> None:
         if turn.done() and not turn.cancelled():
             self._num_taken -= count
-        else:
+        elif (count, turn) in self._waiting:
             self._waiting.remove((count, turn))
         self._admit()

@@ -65,3 +65,28 @@ def test_a_cancelled_wait_and_a_failed_episode_give_their_seats_back() -> None:
         return results[2]
 
     assert asyncio.run(play()) == "seated"
+
+
+def test_a_holder_may_leave_in_the_turn_in_which_the_next_in_line_is_cancelled() -> None:
+    async def play() -> list[str]:
+        admission, gate = Admission(1), asyncio.Event()
+
+        async def hold() -> str:
+            async with admission.seats(1):
+                await gate.wait()
+            return "left"
+
+        async def wait() -> str:
+            async with admission.seats(1):
+                return "seated"
+
+        holder, cancelled, last = (asyncio.create_task(call()) for call in (hold, wait, wait))
+        await asyncio.sleep(0)
+        # the holder runs, and leaves, before the cancelled one does
+        gate.set()
+        cancelled.cancel()
+        results = await asyncio.wait_for(asyncio.gather(holder, last), timeout=5)
+        assert cancelled.cancelled()
+        return results
+
+    assert asyncio.run(play()) == ["left", "seated"]
