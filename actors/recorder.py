@@ -124,16 +124,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         return []
-    kept: list[dict[str, Any]] = []
-    for line in map(json.loads, path.read_text().splitlines()):
-        if line["kind"] == "restore":
-            kept = [earlier for earlier in kept if earlier["step"] <= line["step"]]
-        else:
-            kept = [earlier for earlier in kept if not _is_same_event(earlier, line)]
-            kept.append(line)
-    return kept
-
-
-def _is_same_event(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    same_place = (first["kind"], first["step"]) == (second["kind"], second["step"])
-    return same_place and first["metrics"].keys() == second["metrics"].keys()
+    kept: dict[Any, dict[str, Any]] = {}
+    with path.open() as file:
+        for line in map(json.loads, file):
+            if line["kind"] == "restore":
+                kept = {event: earlier for event, earlier in kept.items() if earlier["step"] <= line["step"]}
+            else:
+                event = (line["kind"], line["step"], frozenset(line["metrics"]))
+                kept.pop(event, None)
+                kept[event] = line
+    return list(kept.values())

@@ -1,6 +1,7 @@
 """Lines of metrics.jsonl: what is written is read back, without steps that a restore undid."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,29 @@ def test_a_restore_undoes_later_steps(tmp_path: Path) -> None:
     kept = [(line["kind"], line["step"], line["metrics"].get("batch/success/mean")) for line in read_metrics(path)]
     assert kept == [("eval", 0, None), ("step", 1, 0.1), ("step", 2, 0.9)]
     assert len(path.read_text().splitlines()) == 6
+
+
+def test_an_evaluation_that_was_played_again_replaces_the_first_of_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonlSink(path, incarnation=0)
+    for mode, value in (("sampled", 0.1), ("greedy", 0.2), ("sampled", 0.3)):
+        sink.write("eval", 4, {f"eval/{mode}/success": value})
+    sink.close()
+    assert [line["metrics"] for line in read_metrics(path)] == [
+        {"eval/greedy/success": 0.2},
+        {"eval/sampled/success": 0.3},
+    ]
+
+
+def test_reading_takes_time_in_proportion_to_the_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = {"batch/success/mean": 0.5}
+    lines = [json.dumps({"kind": "step", "step": step, "metrics": metrics}) for step in range(40_000)]
+    path.write_text("\n".join(lines) + "\n")
+    start = time.process_time()
+    assert len(read_metrics(path)) == 40_000
+    # holding each line against each takes 8e8 comparisons, minutes; a second is plenty for one pass
+    assert time.process_time() - start < 20
 
 
 def test_a_line_that_a_killed_process_left_half_written_is_cut(tmp_path: Path) -> None:
