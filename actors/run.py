@@ -19,7 +19,7 @@ from segue.actors.provenance import launch_facts
 from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink
 from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.summary import build_summary, rows_before_and_after
-from segue.actors.supervise import Fleet, supervised
+from segue.actors.supervise import supervised
 from segue.conf.schema import SegueConfig
 
 
@@ -66,7 +66,8 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
             num_learners=config.cluster.learner_ranks,
             exported_model=initial_model(config),
         )
-        _tell_dashboard(view, fleet)
+        if fleet.dashboard is not None:
+            view.say(f"dashboard: {fleet.dashboard}")
         recorder = Recorder(
             [
                 JsonlSink(folder.metrics, lineage.incarnation),
@@ -117,11 +118,6 @@ def _greet(view: ConsoleView, folder: RunFolder, lineage: Lineage, step: int, fa
         view.say(f"resuming {folder.path} after step {step}, launch {lineage.incarnation + 1}")
     else:
         view.say(f"run folder: {folder.path}")
-
-
-def _tell_dashboard(view: ConsoleView, fleet: Fleet) -> None:
-    if fleet.dashboard_address is not None:
-        view.say(f"dashboard: http://{fleet.dashboard_address} (asks for a token: `ray get-auth-token` prints it)")
 
 
 def _tell_results(folder: RunFolder, summary: dict[str, Any], wall_s: float) -> None:

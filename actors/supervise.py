@@ -20,7 +20,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from segue.actors.errors import Interrupted, RunError
 from segue.actors.learner_actor import LearnerActor
 from segue.actors.rollout_actor import RolloutActor
-from segue.conf.environment import actor_environment
+from segue.conf.environment import actor_environment, forget_authentication_mode, has_token_authentication
 from segue.conf.schema import ClusterConfig, SegueConfig
 
 # how often a wait looks at its deadline and at the user's wish to end
@@ -77,7 +77,8 @@ class Fleet:
         self._owners: dict[Any, str] = {}
         self.rollout: list[Member] = []
         self.learners: list[Member] = []
-        self.dashboard_address: str | None = None
+        self.dashboard: str | None = None
+        """Where the dashboard is and who may read it, in words."""
 
     def start(self, *, num_rollout: int, num_learners: int, exported_model: Path | None) -> None:
         """Start Ray, unless a cluster runs, and the actors.
@@ -91,8 +92,10 @@ class Fleet:
         cluster = self._config.cluster
         # workers put the driver's folder first on their path: it must hold no folder named like a package
         os.chdir(self._run_folder)
+        if cluster.address is None:
+            forget_authentication_mode()
         context = ray.init(**_init_arguments(cluster, self._namespace, num_rollout + num_learners))
-        self.dashboard_address = context.dashboard_url or None
+        self.dashboard = _describe_dashboard(context.dashboard_url, cluster)
         self.rollout = [self._start_rollout(i) for i in range(num_rollout)]
         self.learners = [self._start_learner(rank) for rank in range(num_learners)]
         ready = [self.call(m, "start", None if self.learners else exported_model) for m in self.rollout]
@@ -171,7 +174,7 @@ class Fleet:
 
     def _start_rollout(self, index: int) -> Member:
         name = f"rollout-{index}"
-        options = self._options(name)
+        options = actor_options(self._config.cluster, name)
         handle = ray.remote(RolloutActor).options(**options).remote(
             self._config, name=name, run_folder=self._run_folder
         )  # fmt: skip
@@ -179,13 +182,9 @@ class Fleet:
 
     def _start_learner(self, rank: int) -> Member:
         name = f"learner-{rank}"
-        options = self._options(name)
+        options = actor_options(self._config.cluster, name)
         handle = ray.remote(LearnerActor).options(**options).remote(self._config, rank=rank)
         return Member(name, handle)
-
-    def _options(self, name: str) -> dict[str, Any]:
-        environment = {"env_vars": actor_environment(self._config.cluster.threads)}
-        return {"name": name, "num_cpus": 1, "runtime_env": environment}
 
     def _poll(
         self, waiting: list[Any], deadline: float, what: str, timeout_s: float, is_interruptible: bool
@@ -226,20 +225,43 @@ def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]
         interrupt.uninstall()
 
 
+def actor_options(cluster: ClusterConfig, name: str) -> dict[str, Any]:
+    """Ray's options of an actor.
+
+    On a cluster that is there, CPUs spread actors over nodes, so an actor asks for one a thread. A Ray of the run's own
+    is one machine and takes all of its actors, however small it is.
+    """
+    num_cpus = 1 if cluster.address is None else cluster.threads
+    environment = {"env_vars": actor_environment(cluster.threads)}
+    return {"name": name, "num_cpus": num_cpus, "runtime_env": environment}
+
+
 def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address is not None:
         return {**arguments, "address": cluster.address}
-    # CPUs are a promise to the scheduler and not a limit: one a actor, however small the machine
+    # CPUs are a promise to the scheduler and not a limit: one an actor, however small the machine
     num_cpus = max(os.cpu_count() or 1, num_actors)
     return {
         **arguments,
+        # never one that happens to run on this machine
+        "address": "local",
         "num_cpus": num_cpus,
         "include_dashboard": cluster.dashboard,
         "dashboard_host": _LOOPBACK,
         # Ray's own servers bind to the node's address: nothing of a local run listens to the network
         "_node_ip_address": _LOOPBACK,
     }
+
+
+def _describe_dashboard(url: str | None, cluster: ClusterConfig) -> str | None:
+    if not url:
+        return None
+    if cluster.address is not None:
+        return f"http://{url} (of the cluster that the run joined)"
+    if has_token_authentication():
+        return f"http://{url} (asks for a token: `ray get-auth-token` prints it)"
+    return f"http://{url} (open to every user of this machine)"
 
 
 def _last_line(error: BaseException) -> str:

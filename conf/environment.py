@@ -1,10 +1,12 @@
 """Every environment variable that Segue reads or sets, in one place.
 
-Read: none while a run is going on; the Makefile alone reads SEGUE_CPU_INDEX. Set, so that a process behaves as the
-configuration says whatever the shell had:
+Read: what Ray made of RAY_AUTH_MODE; the Makefile reads SEGUE_CPU_INDEX. Set or taken away, so that a process behaves
+as the configuration says whatever the shell had:
 """
 
 import os
+
+_AUTH_MODE = "RAY_AUTH_MODE"
 
 
 def driver_environment() -> dict[str, str]:
@@ -42,3 +44,16 @@ def actor_environment(threads: int) -> dict[str, str]:
 def apply_driver_environment() -> None:
     """Put `driver_environment` into this process."""
     os.environ.update(driver_environment())
+
+
+def forget_authentication_mode() -> None:
+    """Take RAY_AUTH_MODE from this process before it starts a Ray of its own.
+
+    Unset, Ray turns its token on for the cluster that it starts, whatever a shell may have said of another one.
+    """
+    os.environ.pop(_AUTH_MODE, None)
+
+
+def has_token_authentication() -> bool:
+    """True where the Ray of this process asks for a token: it says so in RAY_AUTH_MODE when it starts."""
+    return os.environ.get(_AUTH_MODE, "").lower() == "token"

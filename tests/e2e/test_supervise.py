@@ -1,6 +1,8 @@
 """Waits of the fleet, on a real Ray actor that sleeps, fails and dies: each says who, what and how long."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +12,9 @@ import pytest
 import ray
 
 from segue.actors.errors import Interrupted, RunError
-from segue.actors.supervise import Fleet, Interrupt, Member
+from segue.actors.supervise import Fleet, Interrupt, Member, actor_options
 from segue.conf.environment import apply_driver_environment
-from segue.conf.schema import SegueConfig
+from segue.conf.schema import ClusterConfig, SegueConfig
 
 
 class Once:
@@ -84,6 +86,21 @@ def test_an_answer_is_deserialised_once(cluster: None, tmp_path: Path) -> None:
     calls = [fleet.call(member, "answer_once", str(tmp_path / name)) for name in "ab"]
     assert fleet.wait(calls, timeout_s=30, what="answers") == [None, None]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_ray_of_the_runs_own_asks_for_a_token_whatever_the_shell_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", str(Path(__file__).parent / "own_ray.py"), str(tmp_path)]
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
+    told, status = done.stdout.splitlines()[-2:]
+    assert told.startswith("http://127.0.0.1:") and told.endswith("(asks for a token: `ray get-auth-token` prints it)")
+    assert status == "401"
+
+
+def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread() -> None:
+    assert actor_options(ClusterConfig(address="auto", threads=8), "learner-0")["num_cpus"] == 8
+    # a Ray of the run's own takes all of its actors, however small the machine
+    assert actor_options(ClusterConfig(threads=8), "learner-0")["num_cpus"] == 1
 
 
 def test_a_deadline_says_who_waited_for_what_and_how_long(cluster: None, tmp_path: Path) -> None:
