@@ -52,6 +52,7 @@ from segue.actors.supervise import Fleet, Member
 from segue.actors.task import Task, TaskStream
 from segue.actors.totals import Totals
 from segue.actors.weight_channel import WeightTicket
+from segue.conf.rules import SAMPLED_MODE
 from segue.conf.schema import SegueConfig
 
 # empty groups in a row, in batches, after which the fault is not the tasks'
@@ -273,7 +274,7 @@ class Controller:
         return results
 
     def _note_best(self, results: dict[str, Any]) -> None:
-        score = results["sampled"]["success"]
+        score = results[SAMPLED_MODE]["success"]
         if self._best is None or score > self._best[0]:
             self._best = (score, self.step)
 

@@ -8,6 +8,7 @@ from typing import Any
 from segue.actors.evaluation import Evaluation, evaluate
 from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.supervise import Fleet
+from segue.conf.rules import GREEDY_MODE, SAMPLED_MODE
 from segue.conf.schema import SegueConfig
 
 
@@ -16,7 +17,7 @@ class Mode:
     """One way of playing held-out tasks."""
 
     name: str
-    """`sampled`, `greedy`, or a variant of the environment's."""
+    """One of `EVALUATION_MODES`, or a variant of the environment's."""
     options: dict[str, Any]
     """Reset options."""
     greedy: bool = False
@@ -25,7 +26,7 @@ class Mode:
 def standard_modes(config: SegueConfig) -> list[Mode]:
     """Sampled and greedy, on tasks like those of training."""
     options = config.env.eval_options
-    return [Mode(name="sampled", options=options), Mode(name="greedy", options=options, greedy=True)]
+    return [Mode(name=SAMPLED_MODE, options=options), Mode(name=GREEDY_MODE, options=options, greedy=True)]
 
 
 def variant_modes(config: SegueConfig) -> list[Mode]:

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from segue.actors.recorder import Values, read_metrics
+from segue.conf.rules import EVALUATION_MODES, SAMPLED_MODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Panel:
 
 
 PANELS = (
-    Panel("success", "share of episodes", ("batch/success", "eval/sampled/success", "eval/greedy/success")),
-    Panel("checks", "share of episodes", ("batch/check/", "eval/sampled/check/")),
+    Panel("success", "share of episodes", ("batch/success", *(f"eval/{mode}/success" for mode in EVALUATION_MODES))),
+    Panel("checks", "share of episodes", ("batch/check/", f"eval/{SAMPLED_MODE}/check/")),
     Panel("reward terms", "reward", ("batch/reward_term/", "batch/reward/mean")),
     Panel("loss and entropy", "nats", ("update/loss/total", "policy/entropy/")),
     Panel("log-probability gap", "nats", ("policy/logprob_gap/", "policy/kl_estimate/")),

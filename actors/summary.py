@@ -3,6 +3,7 @@
 from typing import Any
 
 from segue.actors.console import Row
+from segue.conf.rules import SAMPLED_MODE
 from segue.conf.schema import SegueConfig
 
 
@@ -39,8 +40,8 @@ def rows_before_and_after(evaluations: dict[str, dict[str, Any]]) -> list[Row]:
     for mode, figures in (after or before).items():
         paths.append((f"{mode} success", (mode, "success")))
         paths += [(f"{mode} {check}", (mode, "checks", check)) for check in figures["checks"]]
-    classes = (after or before).get("sampled", {}).get("success_by_class", {})
-    paths += [(f"  {name}", ("sampled", "success_by_class", name, "success")) for name in classes]
+    classes = (after or before).get(SAMPLED_MODE, {}).get("success_by_class", {})
+    paths += [(f"  {name}", (SAMPLED_MODE, "success_by_class", name, "success")) for name in classes]
     return [(name, _figure(before, path), _figure(after, path)) for name, path in paths]
 
 

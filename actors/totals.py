@@ -11,7 +11,11 @@ from segue.actors.process_meter import Usage
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Counts over the steps on the line of the run; costs over everything, undone steps included."""
+    """Counts over the steps on the line of the run; costs over its launches.
+
+    A checkpoint hands both to the next launch, so what a launch that was killed or failed spent after its last
+    checkpoint, on steps that are undone, is in no later total.
+    """
 
     num_groups: int = 0
     """Groups trained, each use counted."""

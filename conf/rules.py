@@ -20,7 +20,7 @@ from segue.conf.schema import (
     SegueConfig,
 )
 
-EVALUATION_MODES = ("sampled", "greedy")
+SAMPLED_MODE, GREEDY_MODE = EVALUATION_MODES = ("sampled", "greedy")
 
 # dotted path, lowest value that makes sense
 _AT_LEAST: tuple[tuple[str, float], ...] = (
