@@ -13,20 +13,14 @@ Promises (each a test in tests/unit/actors/test_buffer.py):
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from segue.actors.episode import Episode, summarize
-from segue.rollout.trajectory import Group, Outcome, PolicyVersion
+from segue.actors.group_record import SUFFIX, GroupRecord, make_record, record_from_json, record_to_json
 from segue.rollout.trajectory_file import TrajectoryFileError, load_group
-
-SUFFIX = ".safetensors"
 
 
 class DropReason(Enum):
@@ -40,46 +34,6 @@ class DropReason(Enum):
     """The file is missing, cut short or of another digest."""
     empty = "empty"
     """No member has a token to train: all ended in infrastructure failures."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
-    """What travels in a group's stead."""
-
-    number: int
-    """Number of its task in the stream."""
-    task_id: str
-    group_id: str
-    file: str
-    """Name in the buffer folder."""
-    digest: str
-    """SHA-256 of the file, in hexadecimal."""
-    tokens_by_version: tuple[tuple[PolicyVersion, int], ...]
-    """Trainable tokens by the weights that sampled them, oldest first."""
-    made_by: str
-    episodes: tuple[Episode, ...]
-    rollout_s: float
-    """Seconds between the start and the end of its play."""
-
-
-def file_name(group_id: str) -> str:
-    """Name of a group's file in the buffer folder."""
-    return group_id + SUFFIX
-
-
-def make_record(group: Group, *, number: int, digest: str, rollout_s: float) -> GroupRecord:
-    """The record of a group whose file has this digest."""
-    return GroupRecord(
-        number=number,
-        task_id=group.task_id,
-        group_id=group.group_id,
-        file=file_name(group.group_id),
-        digest=digest,
-        tokens_by_version=_count_versions(group),
-        made_by=group.made_by,
-        episodes=tuple(summarize(trajectory) for trajectory in group.trajectories),
-        rollout_s=rollout_s,
-    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +94,7 @@ class Buffer:
         return {
             "entries": [
                 {
-                    "record": _record_to_json(entry.record),
+                    "record": record_to_json(entry.record),
                     "uses": list(entry.uses),
                     "dropped": None if entry.dropped is None else entry.dropped.value,
                     "dropped_at": entry.dropped_at,
@@ -160,7 +114,7 @@ class Buffer:
         """
         self._entries = {}
         for item in state.get("entries", ()):
-            record = _record_from_json(item["record"])
+            record = record_from_json(item["record"])
             self._entries[record.group_id] = _Entry(
                 record=record,
                 uses=list(item["uses"]),
@@ -206,26 +160,3 @@ class Buffer:
             # the file alone tells its digest: what was recorded since the checkpoint went with the process
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             self.add(make_record(group, number=number_of(group.task_id), digest=digest, rollout_s=0.0))
-
-
-def _record_to_json(record: GroupRecord) -> dict[str, Any]:
-    values = asdict(record)
-    for episode in values["episodes"]:
-        episode["outcome"] = episode["outcome"].value
-    return values
-
-
-def _record_from_json(values: dict[str, Any]) -> GroupRecord:
-    episodes = tuple(Episode(**{**e, "outcome": Outcome(e["outcome"])}) for e in values["episodes"])
-    versions = tuple((PolicyVersion(**version), count) for version, count in values["tokens_by_version"])
-    return GroupRecord(**{**values, "tokens_by_version": versions, "episodes": episodes})
-
-
-def _count_versions(group: Group) -> tuple[tuple[PolicyVersion, int], ...]:
-    counts: Counter[PolicyVersion] = Counter()
-    for trajectory in group.trajectories:
-        mask = trajectory.trainable
-        pairs = np.stack([trajectory.policy_incarnation[mask], trajectory.policy_step[mask]], axis=1)
-        for (incarnation, step), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
-            counts[PolicyVersion(int(incarnation), int(step))] += int(count)
-    return tuple(sorted(counts.items()))

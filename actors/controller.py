@@ -27,10 +27,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from segue.actors.buffer import Buffer, DropReason, GroupRecord
+from segue.actors.buffer import Buffer, DropReason
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.console import ConsoleView
 from segue.actors.errors import Interrupted, RunError
+from segue.actors.group_record import GroupRecord
 from segue.actors.held_out import Mode, play_held_out, standard_modes, variant_modes
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.lineage import Lineage, measure_staleness

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from segue.actors.admission import Admission
-from segue.actors.buffer import SUFFIX, GroupRecord, file_name, make_record
 from segue.actors.episode import Episode, summarize
+from segue.actors.group_record import SUFFIX, GroupRecord, count_versions, file_name, make_record
 from segue.actors.task import Task, member_seed
 from segue.actors.weight_channel import WeightTicket, get_weights
-from segue.conf.schema import Precision, SegueConfig, Skill
+from segue.conf.schema import SegueConfig, Skill
 from segue.envs.client import EnvClient
 from segue.model.checkpoint import import_checkpoint
 from segue.model.network import SegueModel, build_model
+from segue.model.precision import dtype_of
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.agent import Agent
 from segue.rollout.chat import Chat
@@ -117,7 +118,8 @@ class RolloutActor:
         trajectories = await self.sample(request)
         if request.keep_as is not None:
             path = request.keep_as.with_name(f"{request.keep_as.name}.{self._name}{SUFFIX}")
-            save_group(path, _collection(request.name, trajectories, self._name))
+            version = self._engine.version
+            save_group(path, collect_group(request.name, trajectories, made_by=self._name, version=version))
         return [summarize(trajectory) for trajectory in trajectories]
 
     async def sample(self, request: EvaluationRequest) -> list[Trajectory]:
@@ -168,12 +170,14 @@ class RolloutActor:
         return make_record(group, number=task.number, digest=digest, rollout_s=rollout_s)
 
 
-def _collection(name: str, trajectories: Sequence[Trajectory], made_by: str) -> Group:
-    """Trajectories of several tasks in one file: a group whose members have seeds of their own."""
+def collect_group(name: str, trajectories: Sequence[Trajectory], *, made_by: str, version: PolicyVersion) -> Group:
+    """Trajectories of several tasks in one file: a group whose members have seeds of their own.
+
+    Args:
+        version: of the present weights, for a group in which nothing was sampled.
+    """
     members = tuple(replace(t, task_id=name, group_id=name, index=i) for i, t in enumerate(trajectories))
-    versions = sorted(
-        PolicyVersion(int(i), int(s)) for t in members for i, s in zip(t.policy_incarnation, t.policy_step, strict=True)
-    )
+    versions = [version for version, _ in count_versions(members)] or [version]
     return Group(
         task_id=name,
         group_id=name,
@@ -185,8 +189,7 @@ def _collection(name: str, trajectories: Sequence[Trajectory], made_by: str) -> 
 
 
 def _empty_model(config: SegueConfig) -> SegueModel:
-    dtype = torch.bfloat16 if config.learner.precision is Precision.bf16 else torch.float32
-    return build_model(config.model, dtype)
+    return build_model(config.model, dtype_of(config.learner.precision))
 
 
 def _demonstrator(agent: Agent, environments: LocalEnvironments, skill: Skill) -> Agent:

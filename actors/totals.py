@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from segue.actors.buffer import GroupRecord
 from segue.actors.evaluation import check_names
+from segue.actors.group_record import GroupRecord
 from segue.actors.process_meter import Usage
 
 

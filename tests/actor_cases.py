@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from segue.actors.buffer import GroupRecord, file_name, make_record
 from segue.actors.episode import Episode
+from segue.actors.group_record import GroupRecord, file_name, make_record
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
 from segue.rollout.trajectory_file import save_group
 

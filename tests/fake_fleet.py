@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from actor_cases import make_episode, make_trajectory, number_of
 
-from segue.actors.buffer import file_name, make_record
 from segue.actors.errors import Interrupted
+from segue.actors.group_record import file_name, make_record
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.rollout_actor import RolloutStats
 from segue.actors.supervise import Member

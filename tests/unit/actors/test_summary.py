@@ -2,9 +2,9 @@
 
 from actor_cases import make_episode
 
-from segue.actors.buffer import GroupRecord
 from segue.actors.episode import Episode
 from segue.actors.evaluation import evaluate
+from segue.actors.group_record import GroupRecord
 from segue.actors.process_meter import Usage
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.totals import Totals
