@@ -4,13 +4,13 @@ A call runs under one deadline, which starts when its worker is free for it. Whe
 it, the worker is killed and replaced, and the call's episode is over (`EnvironmentFailure`). The worker's other
 episodes, its neighbours, are restored when they are next used: from their last snapshot where the environment makes
 them, else from their seed, and from there by replaying their calls and comparing what comes back; one that comes back
-different is lost (`InfrastructureFailure`).
+different is lost (`InfrastructureFailure`). An answer that came in time counts, however late this process looks.
 """
 
 import asyncio
 import logging
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from segue.envs.tool import ToolCall
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY_STEPS = 16
+_LOOK_AGAIN_S = 0.1
 
 
 @dataclass(kw_only=True, slots=True)
@@ -128,9 +129,11 @@ class EnvClient:
 
     async def close(self, episode_id: str) -> None:
         """Ends an episode; a name that is not open is none to end."""
-        episode = self._forget(episode_id)
-        if episode is not None and episode.generation == episode.worker.generation:
-            episode.worker.send(encode_frame({"op": "close", "episode": episode_id}))
+        episode = self._episodes.get(episode_id)
+        if episode is not None:
+            self._forget(episode)
+            if episode.generation == episode.worker.generation:
+                episode.close()
 
     async def _call(self, episode: "_Episode", op: str, **request: Any) -> dict[str, Any]:
         # a cancelled caller leaves its call running: the answer must be taken before the worker's next one
@@ -140,7 +143,7 @@ class EnvClient:
 
     async def _run(self, episode: "_Episode", request: dict[str, Any]) -> dict[str, Any]:
         async with episode.worker.lock:
-            if self._episodes.get(episode.episode_id) is not episode:
+            if not self._is_open(episode):
                 raise InfrastructureFailure(f"episode {episode.episode_id} was closed while its {request['op']} waited")
             try:
                 await self._prepare(episode)
@@ -148,18 +151,21 @@ class EnvClient:
                 episode.generation = episode.worker.generation
                 if request["op"] != "expert":
                     episode.record(request, reply)
-                if episode.is_snapshot_due():
+                if self._is_open(episode) and episode.is_snapshot_due():
                     await self._take_snapshot(episode)
             except EnvironmentFailure:
                 self.counters.environment_failures += 1
-                self._forget(episode.episode_id)
+                self._forget(episode)
                 raise
             except InfrastructureFailure:
                 self.counters.episodes_lost += 1
                 # what a broken replay left behind
-                episode.worker.send(encode_frame({"op": "close", "episode": episode.episode_id}))
-                self._forget(episode.episode_id)
+                episode.close()
+                self._forget(episode)
                 raise
+            if not self._is_open(episode):
+                # it was ended meanwhile, and this call may have brought it into being
+                episode.close()
             self.counters.calls += 1
             return reply
 
@@ -211,8 +217,7 @@ class EnvClient:
         what = f"{request['op']} of episode {request['episode']}"
         limit_s = self._config.call_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                frame = await worker.exchange(encode_frame(request, attachments))
+            frame = await _within(limit_s, worker.exchange(encode_frame(request, attachments)))
         except TimeoutError as error:
             await worker.kill()
             self._raise_if_stopped()
@@ -225,15 +230,20 @@ class EnvClient:
             raise EnvironmentFailure(f"{what}: the env worker died under it (exit status {status})") from error
         if "failure" in frame.header:
             raise EnvironmentFailure(frame.header["failure"])
+        if "lost" in frame.header:
+            raise InfrastructureFailure(frame.header["lost"])
         return frame
 
     async def _launch(self, worker: "_Worker") -> None:
         self._raise_if_stopped()
         limit_s = self._config.start_timeout_s
-        await worker.start()
         try:
-            async with asyncio.timeout(limit_s):
-                hello = await worker.exchange(encode_frame(asdict(self._config)))
+            await worker.start()
+        except OSError as error:
+            await worker.kill()
+            raise InfrastructureFailure(f"an env worker could not be started: {error}") from error
+        try:
+            hello = await _within(limit_s, worker.exchange(encode_frame(asdict(self._config))))
         except TimeoutError as error:
             await worker.kill()
             raise InfrastructureFailure(f"an env worker did not start within {limit_s:g} s") from error
@@ -249,11 +259,14 @@ class EnvClient:
             raise ValueError(f"episode_id must name an open episode, got {episode_id!r}")
         return self._episodes[episode_id]
 
-    def _forget(self, episode_id: str) -> "_Episode | None":
-        episode = self._episodes.pop(episode_id, None)
-        if episode is not None:
+    def _is_open(self, episode: "_Episode") -> bool:
+        # by identity: the name may belong to a later episode already
+        return self._episodes.get(episode.episode_id) is episode
+
+    def _forget(self, episode: "_Episode") -> None:
+        if self._is_open(episode):
+            del self._episodes[episode.episode_id]
             episode.worker.num_episodes -= 1
-        return episode
 
     def _raise_if_stopped(self) -> None:
         if self._is_stopped:
@@ -322,6 +335,10 @@ class _Episode:
     makes_snapshots: bool = True
     """False once the environment had none."""
 
+    def close(self) -> None:
+        """Has the worker forget the episode; one that holds none by this name does nothing."""
+        self.worker.send(encode_frame({"op": "close", "episode": self.episode_id}))
+
     def record(self, request: dict[str, Any], reply: dict[str, Any]) -> None:
         """Remembers a call that changed the environment."""
         self.log.append((request, reply))
@@ -335,6 +352,24 @@ class _Episode:
 def _outcome(reply: dict[str, Any]) -> dict[str, Any]:
     """What must come back the same from a replayed call; info may hold times and the like."""
     return {key: value for key, value in reply.items() if key != "info"}
+
+
+async def _within(limit_s: float, exchange: Coroutine[Any, Any, Frame]) -> Frame:
+    """The answer of an exchange.
+
+    Raises:
+        TimeoutError: there was none in time, nor shortly after.
+    """
+    answer = asyncio.ensure_future(exchange)
+    try:
+        # where this loop was busy itself, an answer that came in time is taken up only now
+        for wait_s in (limit_s, _LOOK_AGAIN_S):
+            await asyncio.wait({answer}, timeout=wait_s)
+            if answer.done():
+                return answer.result()
+        raise TimeoutError
+    finally:
+        answer.cancel()
 
 
 def _retrieve_exception(task: "asyncio.Task[dict[str, Any]]") -> None:

@@ -27,11 +27,16 @@ class EnvironmentSetupError(Exception):
 def boundary(what: str) -> Iterator[None]:
     """Turns whatever an environment raises, even an exit, into an `EnvironmentFailure` that says where.
 
+    An `InfrastructureFailure` passes: what the environment relies on failed it, such as its query process.
+
     Args:
         what: the call that crosses the boundary, such as `step of episode 3/0/1`.
     """
     try:
         yield
+    except InfrastructureFailure:
+        logger.warning("%s was lost", what, exc_info=True)
+        raise
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         logger.warning("%s failed", what, exc_info=error)

@@ -26,17 +26,23 @@ def start_module(
         environment: of the child; None for a copy of this process's.
     Returns:
         The process and this side's socket, blocking.
+    Raises:
+        OSError: the system gave no process, or no socket.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
-        process = subprocess.Popen(
-            [sys.executable, *flags, "-m", module, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            env=environment,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                [sys.executable, *flags, "-m", module, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
     return process, ours
 
 

@@ -3,7 +3,8 @@
 Runs many episodes, one call at a time, in the order of the requests. Frames (`frames.py`):
 
     EnvConfig -> ; <- {} when an environment was built, or {setup_error}
-    {op, episode, ...} -> ; <- {ok: reply}, or {failure}: the episode has ended by its environment's fault
+    {op, episode, ...} -> ; <- {ok: reply}, or the episode has ended: {failure} by its environment's fault, {lost} by
+        the fault of what that relies on
     {op: close, episode} -> ; no answer
 """
 
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from segue.conf.schema import EnvConfig
 from segue.envs.episodes import EpisodeTable
-from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError
+from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.envs.factory import EnvFactory
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame
 from segue.envs.process import die_with_parent
@@ -53,8 +54,10 @@ def main() -> None:
         try:
             answer = _answer(table, frame)
         except (EnvironmentFailure, FrameError) as error:
-            table.close(episode_id)
+            table.discard(episode_id)
             answer = encode_frame({"failure": str(error)})
+        except InfrastructureFailure as error:
+            answer = encode_frame({"lost": str(error)})
         _send(stream, answer)
 
 

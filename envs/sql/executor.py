@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import asdict
 from typing import BinaryIO, Protocol, cast
 
+from segue.envs.errors import InfrastructureFailure
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame
 from segue.envs.process import kill, start_module
 from segue.envs.sql.query import QueryLimits, QueryReply, open_database, run_query
@@ -82,12 +83,19 @@ class ProcessExecutor:
         return handle
 
     def run(self, handle: int, sql: str) -> QueryReply:
-        """Runs one query; a process that dies or says nothing in time is an error of the query."""
+        """Runs one query; a process that dies or says nothing in time is an error of the query.
+
+        Raises:
+            InfrastructureFailure: there is no process, and none could be started.
+        """
         if self._process is not None and self._process.poll() is not None:
             # it was killed between two queries: no fault of this one
             self.stop()
         if self._process is None:
-            self.start()
+            try:
+                self.start()
+            except (OSError, FrameError) as error:
+                raise InfrastructureFailure(f"the query process could not be replaced: {error}") from error
         attachments = () if handle in self._loaded else (self._databases[handle],)
         self._loaded.add(handle)
         try:

@@ -5,18 +5,21 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from segue.envs.errors import InfrastructureFailure
 from segue.envs.tool import tool
 from segue.envs.tool_env import Task, ToolEnv, ToolResult
 
 
 class Faulty(ToolEnv):
-    """A counter with faults to call; the seed is its first value."""
+    """A counter with faults to call; the seed is its first value. Closing it takes down the value, and raises."""
+
+    closed: ClassVar[list[int]] = []
 
     def begin(self, seed: int, options: dict[str, Any]) -> Task:
         if options.get("fault") == "raise":
@@ -47,6 +50,10 @@ class Faulty(ToolEnv):
     def fail(self) -> ToolResult:
         raise RuntimeError("broken inside")
 
+    @tool("Lack something.")
+    def lack(self) -> ToolResult:
+        raise InfrastructureFailure("the judge is down")
+
     @tool("Exit by an exception.")
     def leave(self) -> ToolResult:
         sys.exit(3)
@@ -59,6 +66,11 @@ class Faulty(ToolEnv):
     def die(self) -> ToolResult:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
+
+    @tool("Take half a second.")
+    def doze(self) -> ToolResult:
+        time.sleep(0.5)
+        return ToolResult(observation="awake")
 
     @tool("Hang.")
     def hang(self) -> ToolResult:
@@ -101,6 +113,11 @@ class Faulty(ToolEnv):
     @tool("Say the time.")
     def clock(self) -> ToolResult:
         return ToolResult(observation=str(time.monotonic_ns()))
+
+    def close(self) -> None:
+        if hasattr(self, "value"):
+            self.closed.append(self.value)
+            raise RuntimeError("cannot be closed")
 
 
 class Saved(Faulty):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -242,6 +243,70 @@ def test_calls_that_wait_behind_a_hanging_one_do_not_expire_with_it() -> None:
             await hung
         assert [(await call).observation for call in waiting] == ["11", "11"]
         assert client.counters.calls_expired == 1
+
+    play(scenario)
+
+
+def test_an_answer_that_came_in_time_counts_however_busy_this_process_was() -> None:
+    async def scenario(client: EnvClient) -> None:
+        await client.reset("a", 10, None)
+        call = asyncio.ensure_future(client.step("a", ToolCall(name="doze")))
+        # some turns of the loop, and the request is on its way
+        for _ in range(20):
+            await asyncio.sleep(0)
+        writer = client._workers[0]._writer
+        assert writer is not None
+        # the loop is held up until the answer lies in the socket and the deadline has passed
+        started = time.monotonic()
+        assert select.select([writer.get_extra_info("socket").fileno()], [], [], 30)[0]
+        time.sleep(max(0.0, started + CONFIG.call_timeout_s + 0.2 - time.monotonic()))
+        assert (await call).observation == "awake"
+        assert (client.counters.calls_expired, client.counters.workers_replaced) == (0, 0)
+
+    play(scenario)
+
+
+def test_an_episode_that_ends_while_it_begins_leaves_nothing_behind() -> None:
+    async def scenario(client: EnvClient) -> None:
+        await client.reset("other", 20, None)
+        pid = await worker_pid(client, "other")
+        begin = asyncio.ensure_future(client.reset("a", 10, None))
+        await asyncio.sleep(0)
+        begin.cancel()
+        await client.close("a")
+        # the worker may hold the name no longer, or it would die of the second reset
+        await client.reset("a", 30, None)
+        assert (await add(client, "a", 1)).observation == "31"
+        assert await worker_pid(client, "a") == pid
+        assert client.counters.workers_died == 0
+
+    play(scenario)
+
+
+def test_what_an_environment_lacks_is_no_fault_of_the_environment() -> None:
+    async def scenario(client: EnvClient) -> None:
+        await client.reset("a", 10, None)
+        await client.reset("b", 20, None)
+        with pytest.raises(InfrastructureFailure, match="the judge is down"):
+            await client.step("a", ToolCall(name="lack"))
+        assert (await add(client, "b", 1)).observation == "21"
+        counters = client.counters
+        assert (counters.episodes_lost, counters.environment_failures, counters.workers_replaced) == (1, 0, 0)
+
+    play(scenario)
+
+
+def test_a_worker_that_the_system_refuses_is_no_fault_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(client: EnvClient) -> None:
+        await client.reset("a", 10, None)
+        with pytest.raises(EnvironmentFailure, match="died under it"):
+            await client.step("a", ToolCall(name="die"))
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(InfrastructureFailure, match=r"an env worker could not be started: .*No such file"):
+            await client.reset("b", 20, None)
+        monkeypatch.undo()
+        await client.reset("b", 20, None)
+        assert (await add(client, "b", 1)).observation == "21"
 
     play(scenario)
 

@@ -4,12 +4,14 @@ import os
 import resource
 import signal
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from segue.envs.errors import InfrastructureFailure
 from segue.envs.sql.executor import LocalExecutor, ProcessExecutor
 from segue.envs.sql.query import QueryLimits, QueryReply, open_database, render_cell, run_query
 
@@ -190,6 +192,21 @@ def test_the_query_process_answers_as_this_process_does(executor: ProcessExecuto
     here, there = local.open(make_database()), executor.open(make_database())
     for sql in ("SELECT * FROM car", "SELECT x", "DROP TABLE car", "SELECT 'é', 1.5, NULL", "SELECT '\ud800'"):
         assert executor.run(there, sql) == local.run(here, sql)
+
+
+def test_a_query_process_that_cannot_be_replaced_is_an_infrastructure_failure(
+    executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = executor.open(make_database())
+    assert executor.run(handle, "SELECT COUNT(*) FROM car").rows == (("3",),)
+    process = query_process()
+    process.kill()
+    process.wait(5)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(InfrastructureFailure, match=r"the query process could not be replaced: .*No such file"):
+        executor.run(handle, "SELECT COUNT(*) FROM car")
+    monkeypatch.undo()
+    assert executor.run(handle, "SELECT COUNT(*) FROM car").rows == (("3",),)
 
 
 def test_databases_stay_apart_and_closed_ones_are_forgotten(executor: ProcessExecutor) -> None:

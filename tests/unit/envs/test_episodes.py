@@ -1,0 +1,45 @@
+"""The episodes of one process: what an environment that failed leaves behind."""
+
+from pathlib import Path
+
+import pytest
+
+from segue.conf.schema import EnvConfig
+from segue.envs.episodes import EpisodeTable
+from segue.envs.errors import EnvironmentFailure
+from segue.envs.factory import EnvFactory
+from segue.envs.tool import ToolCall
+
+CONFIG = EnvConfig(id="faulty_envs:Faulty-v0", import_folder=str(Path(__file__).parent))
+
+
+def test_an_environment_that_failed_is_closed_and_never_used_again() -> None:
+    table = EpisodeTable(EnvFactory(CONFIG, isolate=True), 100)
+    table.reset("good", 1, None)
+    closed = type(table._episodes["good"].env).closed
+    closed.clear()
+    table.reset("step", 2, None)
+    with pytest.raises(EnvironmentFailure, match="broken inside"):
+        table.step("step", ToolCall(name="fail"))
+    table.reset("demonstrator", 3, None)
+    with pytest.raises(EnvironmentFailure, match="has no demonstrator"):
+        table.expert("demonstrator", "expert")
+    table.reset("done", 4, None)
+    table.close("done")
+    # the one that was free begins anew, and fails with the value of the episode before
+    with pytest.raises(EnvironmentFailure, match="no such task"):
+        table.reset("reset", 5, {"fault": "raise"})
+    # each by its value, though closing raises, too; the names are free, and the good one goes on
+    assert closed == [2, 3, 4]
+    for name in ("step", "demonstrator", "reset"):
+        table.reset(name, 6, None)
+    assert table.step("good", ToolCall(name="add", arguments={"amount": 1})).observation == "2"
+
+
+def test_a_failed_sql_episode_gives_its_database_back() -> None:
+    factory = EnvFactory(EnvConfig(), isolate=True)
+    table = EpisodeTable(factory, 100)
+    table.reset("a", 1, None)
+    with pytest.raises(EnvironmentFailure, match="skill must be"):
+        table.expert("a", "novice")
+    assert not factory._executor._databases  # type: ignore[union-attr]
