@@ -1,15 +1,27 @@
 """Decoding in the absorbed form: queries move into the latent space, values come back out of it.
 
-Letters: N sequences, S row positions, H heads, L latent width, R shared key width, C = L + R; K = Dn + R query width,
-X = Dn + Dv expanded width.
+Rows are read a tile of pages at a time; a tile holds only the sequences that reach it, so that one long sequence does
+not widen the others.
+
+Letters: N sequences, M of them that reach a tile, S row positions of a tile, P pages of a sequence, H heads, L latent
+width, R shared key width, C = L + R; K = Dn + R query width, X = Dn + Dv expanded width.
 """
 
 import torch
 from torch import Tensor
 
+READ_AT_ONCE = 1 << 24
+"""Most elements of rows read together, unless a page of each sequence is more."""
+
 
 def absorbed_decode(
-    q: Tensor, pages: Tensor, page_table: Tensor, lengths: Tensor, kv_b: Tensor, scale: float
+    q: Tensor,
+    pages: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    kv_b: Tensor,
+    scale: float,
+    read_at_once: int = READ_AT_ONCE,
 ) -> Tensor:
     """See `segue.kernels.mla.op.mla_decode`."""
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -18,14 +30,44 @@ def absorbed_decode(
     q_HNK, weight_HXL = q.to(dtype).transpose(0, 1), kv_b.to(dtype)
     latent_q_HNL = torch.bmm(q_HNK[..., :key_width], weight_HXL[:, :key_width])
     latent_q_NHC = torch.cat([latent_q_HNL, q_HNK[..., key_width:]], dim=-1).mul_(scale).transpose(0, 1)
-    rows_NSC = pages.index_select(0, page_table.flatten()).view(q.shape[0], -1, row_width).to(dtype)
-    scores_NHS = torch.bmm(latent_q_NHC, rows_NSC.transpose(1, 2))
+    mixed_NHL = _mix_rows(latent_q_NHC, pages, page_table, lengths, latent_width, read_at_once)
+    return torch.bmm(mixed_NHL.transpose(0, 1), weight_HXL[:, key_width:].transpose(1, 2)).transpose(0, 1)
+
+
+def _mix_rows(
+    q_NHC: Tensor, pages: Tensor, page_table_NP: Tensor, lengths_N: Tensor, latent_width: int, read_at_once: int
+) -> Tensor:
+    """Attention over all tiles, [N, H, L]."""
+    num_sequences, num_pages = page_table_NP.shape
+    page_size, row_width = pages.shape[1:]
+    pages_at_once = max(1, read_at_once // max(1, num_sequences * page_size * row_width))
+    if num_pages <= pages_at_once:
+        return _mix_tile(q_NHC, pages, page_table_NP, lengths_N, latent_width)[0]
+    mixed_NHL = q_NHC.new_zeros(*q_NHC.shape[:2], latent_width)
+    lse_NH1 = q_NHC.new_full((*q_NHC.shape[:2], 1), float("-inf"))
+    for first in range(0, num_pages, pages_at_once):
+        start = first * page_size
+        reach_M = (lengths_N > start).nonzero().squeeze(1)
+        tile_table = page_table_NP[reach_M, first : first + pages_at_once]
+        part_MHL, scores_MHS = _mix_tile(q_NHC[reach_M], pages, tile_table, lengths_N[reach_M] - start, latent_width)
+        part_lse_MH1 = scores_MHS.logsumexp(-1, keepdim=True)
+        earlier_lse_MH1 = lse_NH1[reach_M]
+        lse_MH1 = torch.logaddexp(earlier_lse_MH1, part_lse_MH1)
+        mixed_NHL[reach_M] = (
+            mixed_NHL[reach_M] * (earlier_lse_MH1 - lse_MH1).exp() + part_MHL * (part_lse_MH1 - lse_MH1).exp()
+        )
+        lse_NH1[reach_M] = lse_MH1
+    return mixed_NHL
+
+
+def _mix_tile(
+    q_MHC: Tensor, pages: Tensor, page_table: Tensor, lengths_M: Tensor, latent_width: int
+) -> tuple[Tensor, Tensor]:
+    """Attention over one tile's rows, [M, H, L], and its masked scores [M, H, S]."""
+    rows_MSC = pages.index_select(0, page_table.flatten()).view(len(page_table), -1, pages.shape[2]).to(q_MHC.dtype)
+    scores_MHS = torch.bmm(q_MHC, rows_MSC.transpose(1, 2))
     # adding a small mask is faster on CPU than filling the scores under a broadcast one
-    unwritten_NS = torch.arange(rows_NSC.shape[1], device=q.device) >= lengths.unsqueeze(1)
-    scores_NHS += (
-        torch.zeros(unwritten_NS.shape, dtype=dtype, device=q.device)
-        .masked_fill_(unwritten_NS, float("-inf"))
-        .unsqueeze(1)
-    )
-    mixed_HNL = torch.bmm(scores_NHS.softmax(-1), rows_NSC[..., :latent_width]).transpose(0, 1)
-    return torch.bmm(mixed_HNL, weight_HXL[:, key_width:].transpose(1, 2)).transpose(0, 1)
+    unwritten_MS = torch.arange(rows_MSC.shape[1], device=q_MHC.device) >= lengths_M.unsqueeze(1)
+    mask_MS = torch.zeros(unwritten_MS.shape, dtype=q_MHC.dtype, device=q_MHC.device)
+    scores_MHS += mask_MS.masked_fill_(unwritten_MS, float("-inf")).unsqueeze(1)
+    return torch.bmm(scores_MHS.softmax(-1), rows_MSC[..., :latent_width]), scores_MHS

@@ -8,6 +8,7 @@ from kernel_check import assert_as_accurate_as_reference, assert_equals_referenc
 from torch import Tensor
 
 from segue.kernels.mla import tiles
+from segue.kernels.mla.decode import absorbed_decode
 from segue.kernels.mla.naive import naive_mla_attention, naive_mla_decode
 from segue.kernels.mla.op import mla_attention, mla_decode
 
@@ -171,6 +172,19 @@ def test_decoding_equals_the_reference_and_the_last_query_of_attention(page_size
     whole = pair(lengths, [0] * 8)[0](q, rows, none, kv_b)
     assert torch.allclose(out, expected, rtol=1e-11, atol=1e-12)
     assert torch.allclose(out, whole[last], rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("pages_at_once", [1, 2, 5])
+def test_decoding_in_tiles_equals_the_reference(pages_at_once: int) -> None:
+    # sequences that end before, at and after the borders of tiles
+    lengths, page_size = [1, 4, 5, 8, 9, 20, 21, 65], 4
+    q, rows, _, kv_b = make_inputs(lengths, [0] * 8)
+    pages, table = make_pages(lengths, page_size, list(rows.split(lengths)))
+    last = offsets_of(lengths)[1:] - 1
+    budget = pages_at_once * len(lengths) * page_size * rows.shape[1]
+    out = absorbed_decode(q[last], pages, table, torch.tensor(lengths), kv_b, SCALE, budget)
+    expected = naive_mla_decode(q[last], pages, table, torch.tensor(lengths), kv_b, SCALE)
+    assert torch.allclose(out, expected, rtol=1e-11, atol=1e-12)
 
 
 def test_decoding_in_bf16_gives_fp32_close_to_the_reference() -> None:
