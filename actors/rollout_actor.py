@@ -92,7 +92,7 @@ class RolloutActor:
 
     async def set_weights(self, ticket: WeightTicket) -> None:
         """Take up published weights between two decode steps."""
-        self._engine.load_weights(await get_weights(ticket), ticket.version)
+        await self._engine.load_weights(await get_weights(ticket), ticket.version)
 
     async def play(self, task: Task) -> GroupRecord:
         """Play a task's group with the policy; its file is in the buffer folder when this returns."""
@@ -101,7 +101,7 @@ class RolloutActor:
             start = time.perf_counter()
             spec = TaskSpec(id=task.task_id, seed=task.seed)
             group = await self._agent.run_group(spec, group_id=task.group_id, size=size, made_by=self._name)
-            return self._save(task, group, time.perf_counter() - start)
+            return await self._save(task, group, time.perf_counter() - start)
 
     async def demonstrate(self, task: Task) -> GroupRecord:
         """Have a step's demonstrations played: a group whose members have seeds of their own."""
@@ -111,7 +111,7 @@ class RolloutActor:
             spec = TaskSpec(id=task.task_id, seed=member_seed(task, index, self._config.eval.seed_start))
             alone = await self._demonstrator.run_group(spec, group_id=task.group_id, size=1, made_by=self._name)
             members.append(replace(alone.trajectories[0], index=index))
-        return self._save(task, replace(alone, trajectories=tuple(members)), time.perf_counter() - start)
+        return await self._save(task, replace(alone, trajectories=tuple(members)), time.perf_counter() - start)
 
     async def evaluate(self, request: EvaluationRequest) -> list[Episode]:
         """Play held-out tasks with the present weights."""
@@ -165,8 +165,9 @@ class RolloutActor:
 
         return await asyncio.gather(*map(play, request.seeds))
 
-    def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:
-        digest = save_group(self._groups_folder / file_name(group.group_id), group)
+    async def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:
+        # a disk may be slow, and environments want answers meanwhile
+        digest = await asyncio.to_thread(save_group, self._groups_folder / file_name(group.group_id), group)
         return make_record(group, number=task.number, digest=digest, rollout_s=rollout_s)
 
 

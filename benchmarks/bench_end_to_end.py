@@ -109,7 +109,7 @@ class Ours:
         self._step += 1
         update = self._learner.published()
         assert update is not None
-        self._engine.load_weights(update, PolicyVersion(0, self._step))
+        self._loop.run_until_complete(self._engine.load_weights(update, PolicyVersion(0, self._step)))
         self.rollout_cpu_s.append(sampled - start)
         self.step_cpu_s.append(time.process_time() - start)
 

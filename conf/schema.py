@@ -105,7 +105,7 @@ class RolloutConfig:
     max_episode_tokens: int = 1024
     """Tokens of a whole trajectory."""
     max_episode_s: float = 120.0
-    """Wall seconds of an episode."""
+    """Seconds of an episode, its waits for a worker or for a place in the engine not counted."""
     temperature: float = 1.0
     """Sampling temperature in training; > 0."""
     on_swap: OnSwap = OnSwap.keep

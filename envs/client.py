@@ -11,10 +11,12 @@ import asyncio
 import logging
 import subprocess
 from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from segue.conf.schema import EnvConfig
+from segue.envs.clock import present_clock
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame_async
 from segue.envs.process import kill, start_module
@@ -142,32 +144,39 @@ class EnvClient:
         return await asyncio.shield(task)
 
     async def _run(self, episode: "_Episode", request: dict[str, Any]) -> dict[str, Any]:
-        async with episode.worker.lock:
-            if not self._is_open(episode):
-                raise InfrastructureFailure(f"episode {episode.episode_id} was closed while its {request['op']} waited")
-            try:
-                await self._prepare(episode)
-                reply = (await self._exchange(episode.worker, request)).header["ok"]
-                episode.generation = episode.worker.generation
-                if request["op"] != "expert":
-                    episode.record(request, reply)
-                if self._is_open(episode) and episode.is_snapshot_due():
-                    await self._take_snapshot(episode)
-            except EnvironmentFailure:
-                self.counters.environment_failures += 1
-                self._forget(episode)
-                raise
-            except InfrastructureFailure:
-                self.counters.episodes_lost += 1
-                # what a broken replay left behind
-                episode.close()
-                self._forget(episode)
-                raise
-            if not self._is_open(episode):
-                # it was ended meanwhile, and this call may have brought it into being
-                episode.close()
-            self.counters.calls += 1
-            return reply
+        with ExitStack() as wait:
+            wait.enter_context(present_clock().wait())
+            async with episode.worker.lock:
+                return await self._serve(episode, request, wait)
+
+    async def _serve(self, episode: "_Episode", request: dict[str, Any], wait: ExitStack) -> dict[str, Any]:
+        """Runs the call on a worker that is free for it; the episode's wait ends where its own time begins."""
+        if not self._is_open(episode):
+            raise InfrastructureFailure(f"episode {episode.episode_id} was closed while its {request['op']} waited")
+        try:
+            await self._prepare(episode)
+            wait.close()
+            reply = (await self._exchange(episode.worker, request)).header["ok"]
+            episode.generation = episode.worker.generation
+            if request["op"] != "expert":
+                episode.record(request, reply)
+            if self._is_open(episode) and episode.is_snapshot_due():
+                await self._take_snapshot(episode)
+        except EnvironmentFailure:
+            self.counters.environment_failures += 1
+            self._forget(episode)
+            raise
+        except InfrastructureFailure:
+            self.counters.episodes_lost += 1
+            # what a broken replay left behind
+            episode.close()
+            self._forget(episode)
+            raise
+        if not self._is_open(episode):
+            # it was ended meanwhile, and this call may have brought it into being
+            episode.close()
+        self.counters.calls += 1
+        return reply
 
     async def _prepare(self, episode: "_Episode") -> None:
         """Has a living worker hold the episode."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segue.conf.schema import RolloutConfig
+from segue.envs.clock import EpisodeClock
 from segue.envs.errors import EnvironmentFailure, InfrastructureFailure
 from segue.envs.reply import ResetReply, StepReply
 from segue.envs.tool import ToolCall
@@ -65,7 +66,8 @@ class Agent:
     An episode ends where its environment says so; with a turn that leaves the grammar (`malformed`); with a turn that
     calls no tool, which is the policy's last word and no success; at a bound on turns, tokens or seconds; or with a
     failure, typed by the boundary that it crossed. Results that no turn would follow are not put into the stream, and
-    neither is the turn that was being sampled when time ran out.
+    neither is the turn that was being sampled when time ran out. Time is the episode's own: its clock stands still
+    while it waits for its worker or for its place in the engine.
 
     Invariants:
         Every way to end, and what is trainable then: tests/unit/rollout/test_agent.py.
@@ -127,7 +129,8 @@ class Agent:
 
     async def _play(self, episode: Episode, prefix: TaskPrefix) -> Trajectory:
         try:
-            outcome = await _to_outcome(episode, self._converse(episode, prefix), self.config.max_episode_s)
+            clock = EpisodeClock(self.config.max_episode_s)
+            outcome = await _to_outcome(episode, self._converse(episode, prefix), clock)
             return episode.to_trajectory(outcome, source=self.engine.source, temperature=self.sampling.temperature)
         finally:
             if episode.session is not None:
@@ -184,14 +187,13 @@ class Agent:
         return results, None
 
 
-async def _to_outcome(episode: Episode, conversation: Awaitable[Outcome], max_episode_s: float) -> Outcome:
+async def _to_outcome(episode: Episode, conversation: Awaitable[Outcome], clock: EpisodeClock) -> Outcome:
     """The one place where a failure becomes an outcome; its cause stands in the episode's info."""
-    deadline = asyncio.timeout(max_episode_s)
     try:
-        async with deadline:
+        async with clock:
             return await conversation
     except TimeoutError:
-        if not deadline.expired():
+        if not clock.has_expired:
             raise
         return Outcome.truncated_time
     except MalformedTurn as error:

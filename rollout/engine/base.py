@@ -85,7 +85,7 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Sessions to tokens. Calls come from one event loop's thread; every method but `generate` returns at once.
+    """Sessions to tokens. Calls come from one event loop's thread, which no method holds up.
 
     Invariants:
         A session's stream is only ever appended to. What a session samples depends on its tokens, its id, the seed and
@@ -120,8 +120,8 @@ class Engine(Protocol):
     def close(self, session: Session) -> None:
         """End a session and release what is kept for it. Closing twice is allowed."""
 
-    def load_weights(self, update: WeightUpdate, version: PolicyVersion) -> None:
-        """Swap the weights; every token whose sampling begins after this call comes from the new ones.
+    async def load_weights(self, update: WeightUpdate, version: PolicyVersion) -> None:
+        """Swap the weights between two steps; every token whose sampling begins afterwards comes from the new ones.
 
         Raises:
             ValueError: the update does not fit the model.

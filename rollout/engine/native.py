@@ -2,13 +2,15 @@
 
 Forwards run one at a time in a thread of the engine's own, so that environments are answered meanwhile; while one
 runs, the event loop's thread touches nothing that it reads. A round is: admit, feed, decode (`scheduler.py` says who).
-What callers want changed meanwhile (sessions closed, weights swapped) is changed right after the forward, so never
-inside one. Decode steps follow each other in the thread until a session is finished or a caller wants something.
+What callers want changed meanwhile (sessions closed) is changed right after the forward, so never inside one. New
+weights are copied in the same thread, between two forwards. Decode steps follow each other in the thread until a
+session is finished or a caller wants something.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -63,8 +65,6 @@ class NativeEngine:
     ) -> None:
         config = model.config
         self.version = version
-        # of the weights in memory: behind `version` while a swap waits for a forward to end
-        self._weights_version = version
         self.stats = EngineStats()
         self._model = model
         self._pool = pool
@@ -82,6 +82,7 @@ class NativeEngine:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="native engine")
         self._is_computing = False
         self._changes: list[Callable[[], None]] = []
+        self._swaps: list[_Swap] = []
         # set by callers, read between two decode steps
         self._has_news = False
         self._loop: asyncio.Task[None] | None = None
@@ -124,12 +125,16 @@ class NativeEngine:
             session.is_closed = True
             self._change(partial(self._release, session))
 
-    def load_weights(self, update: WeightUpdate, version: PolicyVersion) -> None:
+    async def load_weights(self, update: WeightUpdate, version: PolicyVersion) -> None:
         """See `Engine`."""
         tensors = published_tensors(self._model)
-        check_weights(update, tensors)
-        self.version = version
-        self._change(partial(self._swap, update, tensors, version))
+        # reading every byte takes long, and environments want answers meanwhile
+        await asyncio.to_thread(check_weights, update, tensors)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._swaps.append(_Swap(update=update, tensors=tensors, version=version, done=done))
+        self._has_news = True
+        self._wake()
+        await done
 
     def _check_vocabulary(self, token_ids: ArrayLike) -> None:
         """Refuse ids that the model has no embedding for: inside a forward they would end everybody's."""
@@ -153,15 +158,6 @@ class NativeEngine:
         change()
         if self._scheduler.has_waiting:
             self._wake()
-
-    def _swap(self, update: WeightUpdate, tensors: dict[str, Tensor], version: PolicyVersion) -> None:
-        copy_weights(update, tensors)
-        self._weights_version = version
-        self.stats.num_swaps += 1
-        if self._on_swap is OnSwap.rebuild:
-            self._scheduler.forget_states(self._batch.remove(range(len(self._batch))))
-        for request in (*self._scheduler.feeding, *self._batch.requests):
-            request.state.note_fed(version)
 
     def _release(self, session: Session) -> None:
         state = self._scheduler.states[session]
@@ -197,11 +193,17 @@ class NativeEngine:
             if state.request is not None:
                 state.request.fail(error)
                 self._abandon(state.request)
+        for swap in self._swaps:
+            if not swap.done.done():
+                swap.done.set_exception(error)
+        self._swaps.clear()
 
     async def _advance(self) -> bool:
-        """One round: admit, feed, decode. False where nothing can be done until someone calls."""
+        """One round: swap, admit, feed, decode. False where nothing can be done until someone calls."""
         self._has_news = False
-        self._batch.add(self._scheduler.admit(len(self._batch), self._weights_version))
+        while self._swaps:
+            await self._swap(self._swaps[0])
+        self._batch.add(self._scheduler.admit(len(self._batch), self.version))
         feeds = self._scheduler.should_feed(len(self._batch))
         if feeds:
             await self._feed()
@@ -209,6 +211,19 @@ class NativeEngine:
         if decodes:
             await self._decode()
         return feeds or decodes
+
+    async def _swap(self, swap: "_Swap") -> None:
+        """Take up new weights."""
+        await self._compute(partial(copy_weights, swap.update, swap.tensors))
+        self._swaps.remove(swap)
+        self.version = swap.version
+        if self._on_swap is OnSwap.rebuild:
+            self._scheduler.forget_states(self._batch.remove(range(len(self._batch))))
+        for request in (*self._scheduler.feeding, *self._batch.requests):
+            request.state.note_fed(self.version)
+        self._make_changes()
+        if not swap.done.done():
+            swap.done.set_result(None)
 
     async def _feed(self) -> None:
         """Feed one chunk of given tokens."""
@@ -250,9 +265,7 @@ class NativeEngine:
         with self.stats.decode.measure(len(batch)), torch.inference_mode():
             hidden, expert_ids = self._forward(batch.inputs(), batch.view)
             ids, logprobs = batch.sample(hidden, self._model.lm_head.weight)
-            finished = batch.record(
-                ids.cpu().numpy(), logprobs.cpu().numpy(), expert_ids.cpu().numpy(), self._weights_version
-            )
+            finished = batch.record(ids.cpu().numpy(), logprobs.cpu().numpy(), expert_ids.cpu().numpy(), self.version)
         self.stats.peak_pages = max(self.stats.peak_pages, self._pool.num_pages - self._pool.free_pages)
         return finished
 
@@ -283,6 +296,17 @@ class NativeEngine:
 
     def _to_device(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(values).to(self._pool.page_table.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Swap:
+    """New weights that wait for the forward at hand to end."""
+
+    update: WeightUpdate
+    tensors: dict[str, Tensor]
+    """The model's, by name."""
+    version: PolicyVersion
+    done: "asyncio.Future[None]"
 
 
 def build_native_engine(model: SegueModel, config: RolloutConfig, *, version: PolicyVersion) -> NativeEngine:

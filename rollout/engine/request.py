@@ -1,10 +1,12 @@
 """What the native engine keeps for a session and for a call of `generate`."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from segue.envs.clock import EpisodeClock, present_clock
 from segue.model.pool import Slot
 from segue.rollout.engine.base import Completion, FinishReason, Sampling
 from segue.rollout.engine.tape import TapePiece
@@ -75,6 +77,8 @@ class Request:
     sampling: Sampling | None
     """None feeds only (a prefix that others fork)."""
     future: "asyncio.Future[Completion] | None"
+    clock: EpisodeClock
+    """Stands still while the request waits."""
     key: int = 0
     """Noise key of the session under the sampling's seed."""
     is_running: bool = False
@@ -88,13 +92,21 @@ class Request:
     @classmethod
     def for_sampling(cls, state: CachedState, sampling: Sampling, future: "asyncio.Future[Completion]") -> "Request":
         """A request that continues the session's stream."""
-        key = noise_key(sampling.seed, state.session.id)
-        return cls(state=state, stream=state.session.token_ids, sampling=sampling, future=future, key=key)
+        return cls(
+            state=state,
+            stream=state.session.token_ids,
+            sampling=sampling,
+            future=future,
+            clock=present_clock(),
+            key=noise_key(sampling.seed, state.session.id),
+        )
 
     @classmethod
     def for_feeding(cls, state: CachedState) -> "Request":
         """A request that only prepares the session's state."""
-        return cls(state=state, stream=state.session.token_ids, sampling=None, future=None)
+        return cls(
+            state=state, stream=state.session.token_ids, sampling=None, future=None, clock=EpisodeClock(math.inf)
+        )
 
     @property
     def num_unfed(self) -> int:
@@ -108,6 +120,21 @@ class Request:
             return len(self.stream)
         return len(self.stream) + self.sampling.max_new_tokens - self.num_sampled
 
+    def wait(self) -> None:
+        """Queue, behind others."""
+        self.is_running = False
+        self.clock.begin_wait()
+
+    def run(self) -> None:
+        """Memory was given: from here on the time is the request's own."""
+        self.is_running = True
+        self.clock.end_wait()
+
+    def leave(self) -> None:
+        """Nothing works on the request any more."""
+        if not self.is_running:
+            self.clock.end_wait()
+
     def take(self, piece: TapePiece) -> None:
         """Keep what was sampled; its expert rows belong to the tokens one before."""
         # not from `stream`, which holds earlier pieces only where the state was rebuilt
@@ -117,7 +144,6 @@ class Request:
 
     def restart(self) -> None:
         """Go back to waiting, to go on from the tokens alone: everything sampled so far joins the stream to feed."""
-        self.is_running = False
         self.stream = np.concatenate([self.state.session.token_ids, *(piece.token_ids for piece in self.pieces)])
 
     def finish(self) -> None:

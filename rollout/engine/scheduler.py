@@ -76,7 +76,8 @@ class Scheduler:
     def start(self, request: Request) -> None:
         """Queue a request."""
         request.state.request = request
-        self._wait(request)
+        request.wait()
+        self._enqueue(request)
 
     def admit(self, num_decoding: int, version: PolicyVersion) -> list[Request]:
         """Give memory to waiting requests, oldest session first; one that must wait holds up those behind it.
@@ -95,7 +96,7 @@ class Scheduler:
             if parent is not None and not parent.is_ready_to_fork:
                 parent.waiting_forks.append(request)
             elif self._give_memory(request, parent):
-                request.is_running = True
+                request.run()
                 request.state.note_fed(version)
                 (self.feeding if request.num_unfed else ready).append(request)
             else:
@@ -159,6 +160,7 @@ class Scheduler:
         """Forget a request that does not decode, and its state, which may have consumed tokens of the request only."""
         state = request.state
         state.request = None
+        request.leave()
         self._waiting = [entry for entry in self._waiting if entry[2] is not request]
         heapq.heapify(self._waiting)
         self.feeding = [other for other in self.feeding if other is not request]
@@ -176,12 +178,13 @@ class Scheduler:
         """Drop every state; sessions at work (those that decode among them) are fed again from their tokens."""
         for request in (*decoding, *self.feeding):
             request.restart()
-            self._wait(request)
+            request.wait()
+            self._enqueue(request)
         self.feeding = []
         for state in self.states.values():
             self._memory.drop(state)
 
-    def _wait(self, request: Request) -> None:
+    def _enqueue(self, request: Request) -> None:
         heapq.heappush(self._waiting, (request.state.age, next(self._arrivals), request))
 
     def _drop(self, state: CachedState) -> None:
@@ -190,7 +193,7 @@ class Scheduler:
 
     def _release_forks(self, state: CachedState) -> None:
         for request in state.waiting_forks:
-            self._wait(request)
+            self._enqueue(request)
         state.waiting_forks.clear()
 
     def _find_parent(self, request: Request, version: PolicyVersion) -> CachedState | None:

@@ -77,6 +77,6 @@ class ScriptedEngine:
         """See `Engine`."""
         session.is_closed = True
 
-    def load_weights(self, update: WeightUpdate, version: PolicyVersion) -> None:
+    async def load_weights(self, update: WeightUpdate, version: PolicyVersion) -> None:
         """See `Engine`; there are no weights, only the version is taken."""
         self.version = version

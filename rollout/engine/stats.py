@@ -44,8 +44,6 @@ class EngineStats:
     """Of these, for a session whose earlier state was gone: fed again from its tokens."""
     num_evicted: int = 0
     """States dropped to make room for others."""
-    num_swaps: int = 0
-    """Weight updates applied."""
     peak_pages: int = 0
     """Most pages of latent rows in use."""
     peak_slots: int = 0

@@ -149,7 +149,7 @@ def test_tokens_carry_the_version_that_sampled_them(engine):
         session = open_session(engine, make_prompt(6))
         await engine.generate(session, make_sampling())
         update = pack_weights(published_tensors(make_model(make_config(), seed=1)))
-        engine.load_weights(update, PolicyVersion(2, 8))
+        await engine.load_weights(update, PolicyVersion(2, 8))
         assert engine.version == PolicyVersion(2, 8)
         completion = await engine.generate(session, make_sampling())
         assert set(completion.policy_incarnation.tolist()) == {2}

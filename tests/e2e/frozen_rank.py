@@ -104,7 +104,7 @@ def take_up(engine: NativeEngine, learner: Learner, step: int) -> WeightUpdate:
     """Hand the learner's present weights to the engine."""
     update = learner.published()
     assert update is not None
-    engine.load_weights(update, PolicyVersion(0, step))
+    run(engine.load_weights(update, PolicyVersion(0, step)))
     return update
 
 

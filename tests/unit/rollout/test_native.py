@@ -4,6 +4,8 @@ Models are in float64 unless a bound speaks of float32, so that equal distributi
 """
 
 import asyncio
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from rollout_cases import (
 )
 
 from segue.conf.schema import OnSwap, RolloutConfig
+from segue.envs.clock import EpisodeClock
 from segue.model.checkpoint import published_tensors
 from segue.model.weights import pack_weights
 from segue.rollout.engine.base import EngineFailure
@@ -257,6 +260,41 @@ def test_a_session_that_can_never_fit_is_refused():
     assert len(run(engine.generate(session, make_sampling(max_new_tokens=8))).token_ids) == 8
 
 
+def test_an_episodes_clock_stands_still_while_it_queues():
+    engine = make_engine(max_sessions=1)
+
+    class Noting(EpisodeClock):
+        def __init__(self):
+            super().__init__(60.0)
+            self.events = []
+
+        def begin_wait(self):
+            super().begin_wait()
+            self.events.append(("waits", engine.stats.decode.num_tokens))
+
+        def end_wait(self):
+            super().end_wait()
+            self.events.append(("goes on", engine.stats.decode.num_tokens))
+
+    async def one(clock, index):
+        async with clock:
+            await engine.generate(open_session(engine, make_prompt(5), index), make_sampling(max_new_tokens=9))
+
+    async def play():
+        first, second, third = clocks = [Noting() for _ in range(3)]
+        work = [asyncio.ensure_future(one(clock, index)) for index, clock in enumerate(clocks)]
+        await asyncio.sleep(0)
+        # one that is cancelled in the queue waits no longer
+        work[2].cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        return first.events, second.events, [name for name, _ in third.events]
+
+    first, second, third = run(play())
+    assert first == [("waits", 0), ("goes on", 0)]
+    assert second == [("waits", 0), ("goes on", 9)]
+    assert third == ["waits", "goes on"]
+
+
 def test_all_memory_comes_back():
     engine = make_engine()
 
@@ -284,20 +322,20 @@ def test_weights_swapped_in_flight_stamp_each_token(on_swap):
     session = open_session(engine, make_prompt(10))
 
     async def play():
-        work = asyncio.ensure_future(engine.generate(session, make_sampling(max_new_tokens=60)))
+        work = asyncio.ensure_future(engine.generate(session, make_sampling(max_new_tokens=400)))
         while engine.stats.decode.num_tokens < 6:
             await asyncio.sleep(0)
-        engine.load_weights(swap_of(1), NEXT_VERSION)
+        await engine.load_weights(swap_of(1), NEXT_VERSION)
         return await work
 
     completion = run(play())
     num_old = int((completion.policy_step == 7).sum())
     # six were sampled before the swap was asked for, and it was long before the end
-    assert 6 <= num_old < 50
-    assert completion.policy_step.tolist() == [7] * num_old + [8] * (60 - num_old)
+    assert 6 <= num_old < 400
+    assert completion.policy_step.tolist() == [7] * num_old + [8] * (400 - num_old)
     old, _ = teacher_forced(make_model(make_config()), session.token_ids, 0.8)
     new, _ = teacher_forced(make_model(make_config(), seed=1), session.token_ids, 0.8)
-    at = np.arange(10, 70) - 1
+    at = np.arange(10, 410) - 1
     assert np.abs(old[at] - completion.logprobs)[:num_old].max() < 1e-6
     gap = np.abs(new[at] - completion.logprobs)[num_old:].max()
     if on_swap is OnSwap.rebuild:
@@ -310,12 +348,29 @@ def test_weights_swapped_in_flight_stamp_each_token(on_swap):
         assert engine.stats.num_missed == 0
 
 
+def test_weights_are_read_outside_the_event_loops_thread():
+    readers = []
+
+    class Noting(np.ndarray):
+        def __getitem__(self, key):
+            readers.append(threading.current_thread().name.split("_")[0])
+            return super().__getitem__(key)
+
+    update = swap_of(1)
+    engine = make_engine()
+    run(engine.load_weights(replace(update, data=update.data.view(Noting)), NEXT_VERSION))
+    # checked somewhere, then copied where forwards run; the loop answers environments meanwhile
+    num_tensors = len(update.manifest)
+    assert readers == ["asyncio"] * num_tensors + ["native engine"] * num_tensors
+    assert engine.version == NEXT_VERSION
+
+
 def test_a_state_of_older_weights_is_never_forked():
     async def play(engine):
         prefix = open_session(engine, make_prompt(14), None)
         first = engine.open(make_id(0), fork_of=prefix)
         await engine.generate(first, make_sampling())
-        engine.load_weights(swap_of(1), NEXT_VERSION)
+        await engine.load_weights(swap_of(1), NEXT_VERSION)
         second = engine.open(make_id(1), fork_of=prefix)
         return second, await engine.generate(second, make_sampling())
 
@@ -330,21 +385,21 @@ def test_a_state_of_older_weights_is_never_forked():
 
 
 def test_a_prefix_whose_weights_changed_while_it_was_fed_is_fed_again():
-    engine = make_engine(prefill_chunk_tokens=4)
+    engine = make_engine(prefill_chunk_tokens=4, num_pages=300)
 
     async def play():
-        prefix = open_session(engine, make_prompt(21), None)
+        prefix = open_session(engine, make_prompt(401), None)
         fork = engine.open(make_id(0), fork_of=prefix)
         work = asyncio.ensure_future(engine.generate(fork, make_sampling()))
         while engine.stats.prefill.num_tokens < 8:
             await asyncio.sleep(0)
-        engine.load_weights(swap_of(1), NEXT_VERSION)
+        await engine.load_weights(swap_of(1), NEXT_VERSION)
         return fork, await work
 
     session, completion = run(play())
-    assert engine.stats.prefill.num_tokens == 2 * 20
+    assert engine.stats.prefill.num_tokens == 2 * 400
     new, _ = teacher_forced(make_model(make_config(), seed=1), session.token_ids, 0.8)
-    assert np.abs(new[20:] - completion.logprobs).max() < 1e-6
+    assert np.abs(new[400:] - completion.logprobs).max() < 1e-6
     assert set(completion.policy_step.tolist()) == {8}
 
 
@@ -354,8 +409,8 @@ def test_an_update_that_does_not_fit_changes_nothing():
     with pytest.raises(
         ValueError, match=r"embed_tokens.weight must be torch.float64 \[40, 24\], got float64 \[41, 24\]"
     ):
-        engine.load_weights(other, NEXT_VERSION)
-    assert engine.version == VERSION and engine.stats.num_swaps == 0
+        run(engine.load_weights(other, NEXT_VERSION))
+    assert engine.version == VERSION
 
 
 def test_broken_weights_are_an_engine_failure_and_the_engine_survives():
@@ -373,7 +428,7 @@ def test_broken_weights_are_an_engine_failure_and_the_engine_survives():
         assert all(isinstance(result, EngineFailure) for result in results)
         for session in sessions:
             engine.close(session)
-        engine.load_weights(good, NEXT_VERSION)
+        await engine.load_weights(good, NEXT_VERSION)
         return await engine.generate(open_session(engine, make_prompt(6)), make_sampling())
 
     completion = run(play())
