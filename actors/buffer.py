@@ -4,7 +4,7 @@ A group is a file that a rollout actor renamed into the folder; its record (a fe
 written with each checkpoint, so that what a step consumed is committed exactly when the checkpoint contains the step.
 
 Promises (each a test in tests/unit/actors/test_buffer.py):
-    - `take` hands out ready groups in the order of their tasks, whatever the order in which they finished.
+    - `ready` lists groups in the order of their tasks, whatever the order in which they finished.
     - A group is handed out at most `max_uses` times on the restored line, uncommitted uses included.
     - After `restore`, uses since the checkpoint are undone and their groups are ready again; files that finished
       after the checkpoint are found; half-written ones are removed.
@@ -67,13 +67,12 @@ class Buffer:
         entries = [entry for entry in self._entries.values() if self._is_ready(entry)]
         return [entry.record for entry in sorted(entries, key=lambda entry: entry.record.number)]
 
-    def take(self, count: int, *, step: int) -> list[GroupRecord]:
-        """Hand out `count` groups to the learner step that turns `step - 1` into `step`."""
-        records = self.ready()[:count]
-        assert len(records) == count, f"{len(records)} groups ready, {count} asked for"
+    def take(self, records: Iterable[GroupRecord], *, step: int) -> None:
+        """Hand ready groups out to the learner step that turns `step - 1` into `step`."""
         for record in records:
-            self._entries[record.group_id].uses.append(step)
-        return records
+            entry = self._entries[record.group_id]
+            assert self._is_ready(entry), f"group {record.group_id} is not ready"
+            entry.uses.append(step)
 
     def drop(self, group_id: str, reason: DropReason, *, step: int) -> None:
         """Never hand the group out again."""

@@ -15,8 +15,10 @@
         `-- ticket ----> rollout actors map the published weights; woken by the controller after each step
 
 At bound k, groups for k + 1 batches are in flight or ready: while the learner is at step s, rollout plays what steps
-s + 1 … s + k will train on. Groups are trained in the order of their tasks; tokens beyond the bound are masked, or
-their group dropped. Imitation runs through the same loop, with demonstrations for groups (`phase.py`).
+s + 1 … s + k will train on. The oldest finished groups are trained first, and a batch waits for one that is still
+played where leaving it out would take it past the bound (`batch_order.py`). Tokens beyond the bound, which a restore or
+a second use may leave, are masked, or their group dropped. Imitation runs through the same loop, with demonstrations
+for groups (`phase.py`).
 
 Everything that matters is in files: groups in the buffer folder, the rest in checkpoints. One clock: learner steps.
 """
@@ -24,13 +26,16 @@ Everything that matters is in files: groups in the buffer folder, the rest in ch
 import shutil
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segue.actors.batch_order import Place, next_batch
 from segue.actors.buffer import Buffer, DropReason
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.console import ConsoleView
-from segue.actors.errors import Interrupted, RunError
+from segue.actors.errors import Interrupted
+from segue.actors.failure_watch import FailureWatch
 from segue.actors.group_record import GroupRecord
 from segue.actors.held_out import Mode, play_held_out, standard_modes, variant_modes
 from segue.actors.learner_actor import TrainRequest
@@ -44,6 +49,7 @@ from segue.actors.run_folder import RunFolder
 from segue.actors.step_metrics import (
     StepClock,
     batch_metrics,
+    environment_metrics,
     evaluation_metrics,
     rollout_metrics,
     staleness_metrics,
@@ -55,9 +61,20 @@ from segue.actors.totals import Totals
 from segue.actors.weight_channel import WeightTicket
 from segue.conf.rules import SAMPLED_MODE
 from segue.conf.schema import SegueConfig
+from segue.envs.client import EnvCounters
 
-# empty groups in a row, in batches, after which the fault is not the tasks'
-_MAX_EMPTY_BATCHES = 2
+# failed groups in a row, in batches, that may be chance
+_MAX_FAILED_BATCHES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flight:
+    """A group that is played."""
+
+    task: Task
+    member: Member
+    step: int
+    """Learner steps done when it was asked for."""
 
 
 class Controller:
@@ -96,10 +113,11 @@ class Controller:
             seed_limit=config.eval.seed_start,
             incarnation=lineage.incarnation,
         )
-        self._in_flight: dict[Any, tuple[Task, Member]] = {}
-        self._num_empty = 0
+        self._in_flight: dict[Any, _Flight] = {}
+        self._failures = FailureWatch(_MAX_FAILED_BATCHES * phase.groups_per_step)
         self._published: WeightTicket | None = None
         self._rollout_stats: list[RolloutStats] = []
+        self._environments = [EnvCounters() for _ in fleet.rollout]
         self._totals = Totals()
         self._best: tuple[float, int] | None = None
         self.step = 0
@@ -168,24 +186,39 @@ class Controller:
         wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
         while len(self._in_flight) + len(self._buffer.ready()) < wanted:
             task = self._tasks.draw()
-            busy = Counter(member.name for _, member in self._in_flight.values())
+            busy = Counter(flight.member.name for flight in self._in_flight.values())
             member = min(self._fleet.rollout, key=lambda member: busy[member.name])
             reference = self._fleet.call(member, self._phase.play, task)
-            self._in_flight[reference] = (task, member)
+            self._in_flight[reference] = _Flight(task=task, member=member, step=self.step)
 
     def _take_batch(self) -> list[GroupRecord]:
         """Wait until a batch of groups is ready, and take it."""
-        count = self._phase.groups_per_step
+        timeout_s = self._config.train.wait_timeout_s
         with self._clock.part("wait"):
-            while len(self._buffer.ready()) < count:
-                what = f"groups for step {self.step + 1} ({len(self._buffer.ready())} of {count} are ready)"
-                timeout_s = self._config.train.wait_timeout_s
+            while (batch := self._next_batch()) is None:
+                what = f"groups for step {self.step + 1} ({len(self._buffer.ready())} are ready)"
                 for reference, record in self._fleet.wait_any(list(self._in_flight), timeout_s=timeout_s, what=what):
-                    task, _ = self._in_flight.pop(reference)
-                    self._tasks.settle(task.number)
+                    self._tasks.settle(self._in_flight.pop(reference).task.number)
                     self._buffer.add(record)
+                    self._failures.see(record)
                 self._request_groups()
-        return self._buffer.take(count, step=self.step + 1)
+        self._buffer.take(batch, step=self.step + 1)
+        return batch
+
+    def _next_batch(self) -> list[GroupRecord] | None:
+        ready = {record.number: record for record in self._buffer.ready()}
+        batch = next_batch(
+            [self._place(record) for record in ready.values()],
+            [Place(number=flight.task.number, oldest_step=flight.step) for flight in self._in_flight.values()],
+            count=self._phase.groups_per_step,
+            step=self.step,
+            max_staleness=self._phase.max_staleness,
+        )
+        return None if batch is None else [ready[place.number] for place in batch]
+
+    def _place(self, record: GroupRecord) -> Place:
+        steps = [version.step for version, _ in record.tokens_by_version if not self._lineage.is_lost(version)]
+        return Place(number=record.number, oldest_step=min(steps), is_used=bool(self._buffer.uses(record.group_id)))
 
     def _learn(self, records: list[GroupRecord]) -> Values:
         """One step of the learner on a batch; its metrics."""
@@ -197,7 +230,6 @@ class Controller:
         with self._clock.part("learn"):
             reports = self._ask_learners(self._phase.learn, request, what=f"learner step {self.step + 1}")
         self.step += 1
-        self._num_empty = 0
         self._totals.add_batch(records)
         return reports[0]
 
@@ -208,8 +240,8 @@ class Controller:
             return
         with self._clock.part("publish"):
             ticket = self._ask_learners("publish", version, what=f"weights of step {self.step}")[0]
-            calls = [self._fleet.call(member, "set_weights", ticket) for member in self._fleet.rollout]
-            self._fleet.wait(calls, timeout_s=self._config.learner.step_timeout_s, what="rollout to take up weights")
+            timeout_s, what = self._config.learner.step_timeout_s, "rollout to take up weights"
+            self._fleet.ask_all(self._fleet.rollout, "set_weights", ticket, timeout_s=timeout_s, what=what)
         # holds the buffer in the object store until the next one is taken up
         self._published = ticket
 
@@ -230,14 +262,16 @@ class Controller:
 
     def _policy_metrics(self, records: list[GroupRecord], max_staleness: int) -> Values:
         tokens = [pair for record in records for pair in record.tokens_by_version]
-        before = self._rollout_stats
+        before, environments_before = self._rollout_stats, self._environments
         self._rollout_stats = self._ask_rollout_stats()
+        self._environments = [stats.environments for stats in self._rollout_stats]
         assert self._published is not None
         return {
             **staleness_metrics(
                 measure_staleness(tokens, self._lineage, step=self.step - 1, max_staleness=max_staleness)
             ),
             **rollout_metrics(before, self._rollout_stats),
+            **environment_metrics(environments_before, self._environments),
             "weights/update/bytes": self._published.size_bytes,
         }
 
@@ -310,8 +344,6 @@ class Controller:
             if reason is not None:
                 self._buffer.drop(record.group_id, reason, step=self.step)
                 self._totals.dropped[reason.value] += 1
-                self._num_empty += reason is DropReason.empty
-                self._refuse_endless_failure(record)
 
     def _unfit(self, record: GroupRecord) -> DropReason | None:
         if not record.tokens_by_version:
@@ -326,22 +358,14 @@ class Controller:
         is_stale = age.num_fresh == 0 or (self._phase.drops_stale and age.num_old > 0)
         return DropReason.stale if is_stale else None
 
-    def _refuse_endless_failure(self, record: GroupRecord) -> None:
-        if self._num_empty > _MAX_EMPTY_BATCHES * self._phase.groups_per_step:
-            causes = Counter(str(episode.info.get("cause", episode.outcome.value)) for episode in record.episodes)
-            raise RunError(
-                f"no episode of {self._num_empty} groups in a row left anything to train; most often: "
-                f"{causes.most_common(1)[0][0]}"
-            )
-
     def _save_learners(self, folder: Path) -> None:
         self._ask_learners("save", folder, what="the learner to write a checkpoint")
 
     def _ask_learners(self, method: str, *arguments: Any, what: str) -> list[Any]:
-        """Ask every rank the same and wait for all: their collectives meet inside."""
-        calls = [self._fleet.call(member, method, *arguments) for member in self._fleet.learners]
-        return self._fleet.wait(calls, timeout_s=self._config.learner.step_timeout_s, what=what)
+        """Ask every rank the same, under the deadline of a step."""
+        timeout_s = self._config.learner.step_timeout_s
+        return self._fleet.ask_all(self._fleet.learners, method, *arguments, timeout_s=timeout_s, what=what)
 
     def _ask_rollout_stats(self) -> list[RolloutStats]:
-        calls = [self._fleet.call(member, "stats") for member in self._fleet.rollout]
-        return self._fleet.wait(calls, timeout_s=self._config.train.wait_timeout_s, what="rollout actors' counters")
+        timeout_s, what = self._config.train.wait_timeout_s, "rollout actors' counters"
+        return self._fleet.ask_all(self._fleet.rollout, "stats", timeout_s=timeout_s, what=what)

@@ -15,7 +15,7 @@ from segue.actors.group_record import SUFFIX, GroupRecord, count_versions, file_
 from segue.actors.task import Task, member_seed
 from segue.actors.weight_channel import WeightTicket, get_weights
 from segue.conf.schema import SegueConfig, Skill
-from segue.envs.client import EnvClient
+from segue.envs.client import EnvClient, EnvCounters
 from segue.model.checkpoint import import_checkpoint
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
@@ -57,6 +57,7 @@ class RolloutStats:
     decode_s: float
     num_missed: int
     """States rebuilt from their tokens."""
+    environments: EnvCounters
 
 
 class RolloutActor:
@@ -140,6 +141,7 @@ class RolloutActor:
             num_decode_tokens=stats.decode.num_tokens,
             decode_s=stats.decode.wall_s,
             num_missed=stats.num_missed,
+            environments=replace(self._environments.counters),
         )
 
     async def stop(self) -> None:

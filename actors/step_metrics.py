@@ -13,9 +13,21 @@ from segue.actors.lineage import Staleness
 from segue.actors.process_meter import Usage
 from segue.actors.recorder import Values
 from segue.actors.rollout_actor import RolloutStats
+from segue.envs.client import EnvCounters
 from segue.rollout.trajectory import Outcome
 
 _ETA_STEPS = 10
+# metric, counter of the env workers' client
+_ENVIRONMENT_COUNTERS = (
+    ("env/episodes/begun", "episodes"),
+    ("env/episodes/failed", "environment_failures"),
+    ("env/episodes/restored", "episodes_restored"),
+    ("env/episodes/lost", "episodes_lost"),
+    ("env/calls/answered", "calls"),
+    ("env/calls/expired", "calls_expired"),
+    ("env/workers/died", "workers_died"),
+    ("env/workers/replaced", "workers_replaced"),
+)
 _TRUNCATED = (Outcome.truncated_length, Outcome.truncated_turns, Outcome.truncated_time)
 
 
@@ -96,13 +108,18 @@ def rollout_metrics(before: Sequence[RolloutStats], after: Sequence[RolloutStats
     """Metrics `rollout/…` of a step, from the rollout actors' counters around it."""
 
     def gained(name: str) -> float:
-        return sum(getattr(a, name) - getattr(b, name) for a, b in zip(after, before, strict=True))
+        return _gained(before, after, name)
 
     return {
         "rollout/prefill/tokens_per_s": _rate(gained("num_prefill_tokens"), gained("prefill_s")),
         "rollout/decode/tokens_per_s": _rate(gained("num_decode_tokens"), gained("decode_s")),
         "rollout/missed/sessions": gained("num_missed"),
     }
+
+
+def environment_metrics(before: Sequence[EnvCounters], after: Sequence[EnvCounters]) -> dict[str, float]:
+    """Metrics `env/…`: what was counted between two readings of the rollout actors' env clients."""
+    return {metric: _gained(before, after, counter) for metric, counter in _ENVIRONMENT_COUNTERS}
 
 
 def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Values:
@@ -117,6 +134,11 @@ def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Valu
         **{f"{prefix}/check/{_part(name)}": share.value for name, share in evaluation.checks.items()},
         **{f"{prefix}/class/{_part(name)}": share.value for name, share in evaluation.success_by_class.items()},
     }
+
+
+def _gained(before: Sequence[object], after: Sequence[object], name: str) -> float:
+    """What a counter rose by, over all actors."""
+    return sum(getattr(a, name) - getattr(b, name) for a, b in zip(after, before, strict=True))
 
 
 def _part(name: str) -> str:

@@ -1,5 +1,6 @@
 """Small groups, records and episodes for the actors' tests."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,13 @@ def write_group(folder: Path, group: Group) -> GroupRecord:
     folder.mkdir(parents=True, exist_ok=True)
     digest = save_group(folder / file_name(group.group_id), group)
     return make_record(group, number=number_of(group.task_id), digest=digest, rollout_s=0.0)
+
+
+def make_record_of(group: Group, outcomes: tuple[Outcome, ...], *, cause: str | None = None) -> GroupRecord:
+    """The record of a group without a file, whose members ended so."""
+    info = {} if cause is None else {"cause": cause}
+    members = tuple(replace(t, outcome=o, info=info) for t, o in zip(group.trajectories, outcomes, strict=True))
+    return make_record(replace(group, trajectories=members), number=number_of(group.task_id), digest="", rollout_s=0.0)
 
 
 def number_of(task_id: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from actor_cases import make_episode, make_trajectory, number_of
+from actor_cases import make_episode, make_trajectory
 
 from segue.actors.errors import Interrupted
 from segue.actors.group_record import file_name, make_record
@@ -18,8 +18,9 @@ from segue.actors.rollout_actor import RolloutStats
 from segue.actors.supervise import Member
 from segue.actors.task import Task
 from segue.actors.weight_channel import WeightTicket
+from segue.envs.client import EnvCounters
 from segue.learner.staleness import is_fresh
-from segue.rollout.trajectory import Group, PolicyVersion
+from segue.rollout.trajectory import Group, Outcome, PolicyVersion
 from segue.rollout.trajectory_file import load_group, save_group
 
 
@@ -35,7 +36,12 @@ class TrainedStep:
     group_ids: list[str]
     ages: list[int]
     """Of the trained tokens."""
-    num_masked: int
+    masked: dict[str, int]
+    """Group to its tokens beyond the bound."""
+
+    @property
+    def num_masked(self) -> int:
+        return sum(self.masked.values())
 
 
 @dataclass
@@ -52,8 +58,10 @@ class FakeFleet:
     ends_with: type[BaseException] = Interrupted
     dies_in: str = "publish"
     """Where it is killed."""
-    fails: bool = False
-    """Every episode ends in an infrastructure failure."""
+    fails_with: Outcome | None = None
+    """How every episode ends, for no fault of the policy's; without a token where infrastructure failed."""
+    prefers_newest: bool = False
+    """Of the groups in flight, the one that was asked for last finishes first."""
     trained: list[TrainedStep] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     published: list[PolicyVersion] = field(default_factory=list)
@@ -69,7 +77,7 @@ class FakeFleet:
     def call(self, member: Member, method: str, *arguments: Any) -> int:
         """See `Fleet`; a group is played when it is waited for, everything else at once."""
         self._count += 1
-        if method == "play":
+        if method in ("play", "demonstrate"):
             self._in_flight[self._count] = (arguments[0], len(self.published) - 1)
             self.max_outstanding = max(self.max_outstanding, len(self._in_flight))
         else:
@@ -82,11 +90,18 @@ class FakeFleet:
             self._end_if_wished()
         return [self._answers.pop(reference) for reference in references]
 
+    def ask_all(self, members: list[Member], method: str, *arguments: Any, **_: Any) -> list[Any]:
+        """See `Fleet`."""
+        return self.wait([self.call(member, method, *arguments) for member in members])
+
     def wait_any(self, references: list[int], *, is_interruptible: bool = True, **_: Any) -> list[tuple[int, Any]]:
         """See `Fleet`; any of the groups in flight finish."""
         if is_interruptible:
             self._end_if_wished()
-        finished = self.rng.sample(references, self.rng.randint(1, len(references)))
+        if self.prefers_newest:
+            finished = [max(references)]
+        else:
+            finished = self.rng.sample(references, self.rng.randint(1, len(references)))
         return [(reference, self._finish(reference)) for reference in finished]
 
     def finish_unseen(self) -> None:
@@ -104,8 +119,15 @@ class FakeFleet:
         task, first = self._in_flight.pop(reference)
         seen = self.published[first:]
         picks = sorted(self.rng.choice(seen) for _ in range(self.tokens_per_group))
-        versions = [] if self.fails else [(version.incarnation, version.step) for version in picks]
-        member = make_trajectory(versions, task_id=task.task_id, group_id=task.group_id)
+        versions = [(version.incarnation, version.step) for version in picks]
+        outcome = self.fails_with or Outcome.success
+        member = make_trajectory(
+            [] if outcome.is_infrastructure else versions,
+            task_id=task.task_id,
+            group_id=task.group_id,
+            outcome=outcome,
+            info={} if self.fails_with is None else {"cause": f"cause {self.rng.randint(0, 9) // 9}"},
+        )
         group = Group(
             task_id=task.task_id,
             group_id=task.group_id,
@@ -115,13 +137,13 @@ class FakeFleet:
             made_by="rollout-0",
         )
         digest = save_group(self.groups_folder / file_name(task.group_id), group)
-        self.events.append(f"group {number_of(task.task_id)}")
+        self.events.append(f"group {task.number}")
         return make_record(group, number=task.number, digest=digest, rollout_s=0.0)
 
     def _train_step(self, request: TrainRequest) -> dict[str, float | None]:
         version = PolicyVersion(len(request.restored_steps) - 1, request.step)
         ages: list[int] = []
-        num_masked = 0
+        masked: dict[str, int] = {}
         groups = [load_group(path, digest=digest) for path, digest in request.files]
         for group in groups:
             for t in group.trajectories:
@@ -129,12 +151,15 @@ class FakeFleet:
                     t.policy_incarnation, t.policy_step, version, request.restored_steps, self.max_staleness
                 )
                 ages += (request.step - t.policy_step[t.trainable & fresh]).tolist()
-                num_masked += int(np.sum(t.trainable & ~fresh))
+                masked[group.group_id] = masked.get(group.group_id, 0) + int(np.sum(t.trainable & ~fresh))
         self.trained.append(
-            TrainedStep(step=request.step, group_ids=[g.group_id for g in groups], ages=ages, num_masked=num_masked)
+            TrainedStep(step=request.step, group_ids=[g.group_id for g in groups], ages=ages, masked=masked)
         )
         self.events.append(f"step {request.step + 1}")
         return {}
+
+    def _imitate_step(self, request: TrainRequest) -> dict[str, float | None]:
+        return self._train_step(request)
 
     def _publish(self, version: PolicyVersion) -> WeightTicket:
         if self.ends_with is Killed and self.dies_in == "publish" and len(self.trained) == self.stop_after_step:
@@ -151,7 +176,14 @@ class FakeFleet:
         return [make_episode(seed=seed) for seed in request.seeds]
 
     def _stats(self) -> RolloutStats:
-        return RolloutStats(num_prefill_tokens=0, prefill_s=0.0, num_decode_tokens=0, decode_s=0.0, num_missed=0)
+        return RolloutStats(
+            num_prefill_tokens=0,
+            prefill_s=0.0,
+            num_decode_tokens=0,
+            decode_s=0.0,
+            num_missed=0,
+            environments=EnvCounters(),
+        )
 
     def _save(self, folder: Path) -> None:
         (folder / "weights").write_text(str(len(self.trained)))

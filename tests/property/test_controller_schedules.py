@@ -26,6 +26,7 @@ from segue.actors.recorder import Recorder
 from segue.actors.run_folder import RunFolder
 from segue.conf.load import load_config
 from segue.conf.schema import OnExceed, SegueConfig
+from segue.rollout.trajectory import Outcome
 
 
 class QuietView:
@@ -70,12 +71,21 @@ class Launch:
 def make_config(folder: Path, **train: Any) -> SegueConfig:
     config = load_config(["env.variants={}", "eval.episodes=2", "train.eval_every=0"])
     config.run.dir = str(folder)
+    config.pretrain.steps = 6
+    config.pretrain.eval_every = 0
     for name, value in {"steps": 6, "groups_per_step": 3, "checkpoint_every": 2, **train}.items():
         setattr(config.train, name, value)
     return config
 
 
-def launch(config: SegueConfig, *, restored_steps: tuple[int, ...] = (0,), seed: int = 0, **fleet: Any) -> Launch:
+def launch(
+    config: SegueConfig,
+    *,
+    kind: PhaseKind = PhaseKind.train,
+    restored_steps: tuple[int, ...] = (0,),
+    seed: int = 0,
+    **fleet: Any,
+) -> Launch:
     """A controller that stands where the folder's newest checkpoint stands."""
     assert config.run.dir is not None
     folder = RunFolder(Path(config.run.dir))
@@ -87,7 +97,7 @@ def launch(config: SegueConfig, *, restored_steps: tuple[int, ...] = (0,), seed:
     listener = Listener()
     controller = Controller(
         config,
-        make_phase(config, PhaseKind.train),
+        make_phase(config, kind),
         folder=folder,
         store=store,
         fleet=fakes,  # type: ignore[arg-type]
@@ -201,7 +211,7 @@ def test_an_interrupt_in_the_final_evaluation_leaves_it_to_the_next_launch(tmp_p
     with pytest.raises(Interrupted):
         run.controller.run()
     assert set(run.controller.evaluations) == {"before"} and not (tmp_path / "export").exists()
-    again = launch(config, restored_steps=(0, 2))
+    again = launch(config, restored_steps=(0, 2), num_rollout=1)
     again.controller.run()
     evaluation = ["evaluate eval-sampled", "evaluate eval-greedy"]
     assert again.fleet.events == ["load", "publish 2", *evaluation, "save", "export"]
@@ -263,10 +273,51 @@ def test_a_killed_run_undoes_steps_after_its_checkpoint_and_trains_no_token_of_t
         assert undone <= set(used) | dropped_numbers(run)
 
 
-def test_an_endless_failure_stops_the_run_and_names_the_cause(tmp_path: Path) -> None:
-    run = launch(make_config(tmp_path, groups_per_step=2), fails=True)
-    with pytest.raises(RunError, match="no episode of 5 groups in a row left anything to train; most often: success"):
+@pytest.mark.parametrize("outcome", [Outcome.infrastructure_error, Outcome.environment_error])
+def test_endless_failure_stops_the_run_and_names_the_most_common_cause(tmp_path: Path, outcome: Outcome) -> None:
+    # of the former nothing is left to train; the latter would train as failure of the policy
+    run = launch(make_config(tmp_path, groups_per_step=2), fails_with=outcome)
+    with pytest.raises(
+        RunError, match="no episode of 5 groups in a row came to an end of its own; most often: cause 0"
+    ):
         run.controller.run()
+    # two whole batches may be chance
+    assert len(run.fleet.trained) == (2 if outcome is Outcome.environment_error else 0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    max_staleness=st.integers(0, 4),
+    groups_per_step=st.integers(1, 4),
+    max_uses=st.integers(1, 3),
+    prefers_newest=st.booleans(),
+)
+def test_no_group_trains_later_than_the_bound_however_it_is_overtaken(
+    seed: int, max_staleness: int, groups_per_step: int, max_uses: int, prefers_newest: bool
+) -> None:
+    uses = max_uses if max_staleness else 1
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = {"steps": 8, "groups_per_step": groups_per_step, "checkpoint_every": 100}
+        config = make_config(Path(folder), max_staleness=max_staleness, max_uses=uses, **sizes)
+        run = launch(config, seed=seed, prefers_newest=prefers_newest)
+        run.controller.run()
+        first_uses: dict[str, int] = {}
+        for step in run.fleet.trained:
+            for group_id in step.group_ids:
+                first_uses.setdefault(group_id, step.masked[group_id])
+        assert set(first_uses.values()) == {0}
+        if uses == 1:
+            # long episodes are left out no more often than short ones: every task trains, in its turn
+            assert run.controller.summary()["dropped"] == {}
+            assert sorted(numbers(list(first_uses))) == list(range(8 * groups_per_step))
+
+
+def test_imitation_overtakes_nothing(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path), kind=PhaseKind.pretrain, seed=3)
+    run.controller.run()
+    trained = [group_id for step in run.fleet.trained for group_id in step.group_ids]
+    assert trained == [f"demonstration-{number:07d}.0" for number in range(6)]
 
 
 def test_group_files_are_deleted_once_the_kept_checkpoints_contain_their_use(tmp_path: Path) -> None:

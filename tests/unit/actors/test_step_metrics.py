@@ -1,6 +1,7 @@
 """Metrics of a step from its episodes and counters, by hand; the clock against its own parts."""
 
 import time
+from dataclasses import fields
 
 import pytest
 from actor_cases import make_episode
@@ -12,10 +13,12 @@ from segue.actors.rollout_actor import RolloutStats
 from segue.actors.step_metrics import (
     StepClock,
     batch_metrics,
+    environment_metrics,
     evaluation_metrics,
     rollout_metrics,
     staleness_metrics,
 )
+from segue.envs.client import EnvCounters
 from segue.rollout.trajectory import Outcome
 
 
@@ -60,6 +63,7 @@ def test_rollout_metrics_are_gains_over_seconds_of_all_actors() -> None:
             num_decode_tokens=sampled,
             decode_s=decode_s,
             num_missed=missed,
+            environments=EnvCounters(),
         )
 
     before = [stats(100, 1.0, 10, 2.0, 0), stats(0, 0.0, 0, 0.0, 1)]
@@ -70,6 +74,31 @@ def test_rollout_metrics_are_gains_over_seconds_of_all_actors() -> None:
         "rollout/missed/sessions": 3,
     }
     assert rollout_metrics(after, after)["rollout/decode/tokens_per_s"] is None
+
+
+def test_environment_metrics_are_gains_of_all_actors() -> None:
+    before = [EnvCounters(episodes=4, calls=9, workers_died=1), EnvCounters(environment_failures=2)]
+    after = [
+        EnvCounters(episodes=10, calls=29, workers_died=2, workers_replaced=1, episodes_restored=3),
+        EnvCounters(episodes=1, environment_failures=7, calls_expired=4, episodes_lost=5),
+    ]
+    assert environment_metrics(before, after) == {
+        "env/episodes/begun": 6 + 1,
+        "env/episodes/failed": 5,
+        "env/episodes/restored": 3,
+        "env/episodes/lost": 5,
+        "env/calls/answered": 20,
+        "env/calls/expired": 4,
+        "env/workers/died": 1,
+        "env/workers/replaced": 1,
+    }
+
+
+def test_every_counter_of_the_env_client_is_a_metric() -> None:
+    # counters 1, 2, 4, 8, …: each sum of some of them is another number
+    powers = {field.name: 2**i for i, field in enumerate(fields(EnvCounters))}
+    found = environment_metrics([EnvCounters()], [EnvCounters(**powers)])
+    assert sorted(found.values()) == sorted(powers.values())
 
 
 def test_staleness_metrics() -> None:

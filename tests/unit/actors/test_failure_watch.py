@@ -1,0 +1,34 @@
+"""What counts as failure in a row, and what ends it."""
+
+import pytest
+from actor_cases import make_group, make_record_of
+
+from segue.actors.errors import RunError
+from segue.actors.failure_watch import FailureWatch
+from segue.rollout.trajectory import Outcome
+
+FAILED = (Outcome.environment_error, Outcome.infrastructure_error)
+
+
+def test_one_episode_that_came_to_an_end_of_its_own_ends_the_row() -> None:
+    watch = FailureWatch(2)
+    for outcomes in (FAILED, FAILED, (Outcome.environment_error, Outcome.failure), FAILED, FAILED):
+        watch.see(make_record_of(make_group(0), outcomes))
+    with pytest.raises(RunError, match="no episode of 3 groups in a row"):
+        watch.see(make_record_of(make_group(0), FAILED))
+
+
+def test_the_most_common_cause_is_named_and_earlier_rows_do_not_count() -> None:
+    watch = FailureWatch(1)
+    for _ in range(3):
+        watch.see(make_record_of(make_group(0), FAILED, cause="long mended"))
+        watch.see(make_record_of(make_group(0), (Outcome.success, Outcome.success)))
+    watch.see(make_record_of(make_group(0), FAILED, cause="no such table"))
+    with pytest.raises(RunError, match=r"most often: no such table$"):
+        watch.see(make_record_of(make_group(0), FAILED, cause="no such table"))
+
+
+def test_a_group_without_a_token_to_train_has_failed() -> None:
+    watch = FailureWatch(0)
+    with pytest.raises(RunError, match=r"most often: truncated_time$"):
+        watch.see(make_record_of(make_group(0, []), (Outcome.truncated_time, Outcome.truncated_time)))
