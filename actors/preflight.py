@@ -20,17 +20,15 @@ def check_before_start(config: SegueConfig) -> None:
     Raises:
         ConfigError: they do not fit.
     """
-    _check_tokenizer(config)
-    folder = initial_model(config)
-    if folder is not None:
-        _check_same_model(config.model, folder)
+    check_tokenizer(config)
+    initial_model(config)
 
 
 def initial_model(config: SegueConfig) -> Path | None:
     """Folder of the exported model to start from; None starts from random weights.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: there is no such folder, or it holds another model than the configured one.
     """
     given = config.run.init_from
     if given is None:
@@ -41,6 +39,7 @@ def initial_model(config: SegueConfig) -> Path | None:
             f"run.init_from must be an exported model, {SHIPPED_WARM_START} or null, got {given}; "
             f"`segue pretrain` makes one"
         )
+    _check_same_model(config.model, folder)
     return folder
 
 
@@ -64,7 +63,12 @@ def trained_model(config: SegueConfig) -> Path:
     return model
 
 
-def _check_tokenizer(config: SegueConfig) -> None:
+def check_tokenizer(config: SegueConfig) -> None:
+    """Hold the tokenizer against the model.
+
+    Raises:
+        ConfigError: there is none such, or the model has fewer ids.
+    """
     try:
         size = load_tokenizer(config.tokenizer).vocab_size
     except ValueError as error:

@@ -13,7 +13,7 @@ from segue.actors.errors import Interrupted, RunError
 from segue.actors.lineage import Lineage
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.plots import CurvesSink
-from segue.actors.preflight import check_before_start, initial_model
+from segue.actors.preflight import check_before_start, check_tokenizer, initial_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts
 from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink
@@ -33,10 +33,15 @@ def run(config: SegueConfig, kind: PhaseKind, *, arguments: list[str], launch_fo
         Interrupted: the user ended it; the message says how to go on.
         ConfigError, RunError: it cannot start, or cannot go on.
     """
-    check_before_start(config)
     if config.run.dir is None:
         config.run.dir = str(new_folder(launch_folder, kind.value))
     folder = RunFolder(Path(config.run.dir))
+    if folder.config.is_file():
+        # its weights are in a checkpoint, unless it has none yet
+        check_tokenizer(config)
+    else:
+        # before there is a folder
+        check_before_start(config)
     folder.open(config, kind.value)
     try:
         _run_in(folder, config, kind, arguments)
@@ -53,6 +58,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
         text = f"{folder.path} holds a finished run of {step} steps; raise {kind.value}.steps to go on"
         Console().print(text, highlight=False, soft_wrap=True)
         return
+    start_from = None if step else initial_model(config)
     store.remove_after(step)
     folder.add_launch({**launch_facts(kind.value, arguments), "restored_step": step})
     launches = folder.read_launches()
@@ -64,7 +70,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
         fleet.start(
             num_rollout=config.cluster.rollout_actors,
             num_learners=config.cluster.learner_ranks,
-            exported_model=initial_model(config),
+            exported_model=start_from,
         )
         if fleet.dashboard is not None:
             view.say(f"dashboard: {fleet.dashboard}")

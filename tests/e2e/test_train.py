@@ -185,6 +185,10 @@ def test_every_weight_but_the_listed_ones_moves_and_is_exported(imitation: Path)
 def test_a_resumed_training_run_takes_the_same_step_again(synchronous: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = synchronous
     again = copy_without_step(folder, tmp_path / "again", 3)
+    # the model that a run began with is not looked at once a checkpoint holds its weights
+    stored = again / "config.yaml"
+    stored.write_text(stored.read_text().replace("init_from: null", f"init_from: {tmp_path / 'gone'}"))
+    assert "gone" in stored.read_text()
     text = run("train", f"run.dir={again}")
     assert "resuming" in text and "after step 2, launch 2" in text
     summary = read_json(again / "summary.json")

@@ -8,7 +8,7 @@ import pytest
 
 from segue.actors.checkpoint_store import CheckpointStore
 from segue.actors.cli.main import COMMANDS, main
-from segue.actors.run_folder import RunFolder
+from segue.actors.run_folder import RunFolder, write_json
 from segue.conf.load import load_config
 
 
@@ -115,3 +115,19 @@ def test_help_lists_groups_and_examples(capsys: pytest.CaptureFixture[str]) -> N
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert "model=k3|" in text and "segue train seed=1" in text and "--multirun" in text
+
+
+def test_a_run_that_has_a_checkpoint_needs_its_initial_model_no_more(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = load_config(["train.steps=3"])
+    config.run.init_from = str(tmp_path / "gone")
+    folder = RunFolder(tmp_path / "run")
+    folder.open(config, "train")
+    folder.close()
+    assert main(["train", f"run.dir={folder.path}"]) == 2
+    assert "run.init_from must be an exported model" in capsys.readouterr().err
+    CheckpointStore(folder.checkpoints, keep_last=1).save(3, {}, lambda learner: None)
+    write_json(folder.summary, {"status": "finished", "steps": 3})
+    assert main(["train", f"run.dir={folder.path}"]) == 0
+    assert f"{folder.path} holds a finished run of 3 steps" in capsys.readouterr().out
