@@ -266,7 +266,6 @@ class NativeEngine:
             hidden, expert_ids = self._forward(batch.inputs(), batch.view)
             ids, logprobs = batch.sample(hidden, self._model.lm_head.weight)
             finished = batch.record(ids.cpu().numpy(), logprobs.cpu().numpy(), expert_ids.cpu().numpy(), self.version)
-        self.stats.peak_pages = max(self.stats.peak_pages, self._pool.num_pages - self._pool.free_pages)
         return finished
 
     def _forward(self, inputs: PackedInputs, view: PooledState) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,15 @@ from segue.rollout.session import Session
 from segue.rollout.trajectory import Int32Array, PolicyVersion, UInt16Array
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class SharedPages:
+    """Full pages that a state and its forks have in common; nobody writes them."""
+
+    num_pages: int
+    num_owners: int
+    """States that hold them."""
+
+
 @dataclass(slots=True, eq=False)
 class CachedState:
     """A session and its state, if there is one."""
@@ -27,8 +36,10 @@ class CachedState:
     """Version of the first weights that fed the state; None where it has fed nothing."""
     newest_version: PolicyVersion | None = None
     """Version of the last ones."""
-    num_pages: int = 0
-    """Pages set aside for it, used or not."""
+    num_own_pages: int = 0
+    """Pages set aside for it alone, used or not."""
+    shared_pages: tuple[SharedPages, ...] = ()
+    """Full pages that it and others began with."""
     had_state: bool = False
     """True once it has held a state: the next one that must be built is a miss."""
     last_used: int = 0
@@ -42,6 +53,11 @@ class CachedState:
     def num_fed(self) -> int:
         """Tokens that the state has consumed."""
         return 0 if self.slot is None else self.slot.num_tokens
+
+    @property
+    def num_shared_pages(self) -> int:
+        """Pages in `shared_pages`."""
+        return sum(pages.num_pages for pages in self.shared_pages)
 
     @property
     def is_evictable(self) -> bool:

@@ -210,7 +210,7 @@ class Scheduler:
         if parent.is_ready_to_fork and parent.is_pure(version):
             return parent
         self._memory.drop(parent)
-        if not self._memory.has_room(len(parent.session), request.max_length):
+        if not self._memory.has_room_for_fork(len(parent.session), request.max_length):
             return None
         self.start(Request.for_feeding(parent))
         return parent

@@ -36,15 +36,7 @@ class EngineStats:
     """Forwards that feed given tokens."""
     decode: Phase = field(default_factory=Phase)
     """Forwards that sample a token for each token that they feed."""
-    num_admitted: int = 0
-    """Times that a session was given memory for a state."""
     num_forked: int = 0
-    """Of these, with a copy of its parent's state."""
+    """Times that a session began with a copy of its parent's state."""
     num_missed: int = 0
-    """Of these, for a session whose earlier state was gone: fed again from its tokens."""
-    num_evicted: int = 0
-    """States dropped to make room for others."""
-    peak_pages: int = 0
-    """Most pages of latent rows in use."""
-    peak_slots: int = 0
-    """Most states held."""
+    """Times that a session whose state was gone was fed again from its tokens."""
