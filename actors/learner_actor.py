@@ -1,4 +1,4 @@
-"""A learner actor: one rank of the learner in a process of its own. Thin: it reads group files and wires."""
+"""A learner actor: one rank of the learner in a process of its own. Thin: it opens group files and wires."""
 
 import socket
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ import torch
 from segue.actors.recorder import Values
 from segue.actors.weight_channel import WeightTicket, put_weights
 from segue.conf.schema import SegueConfig
-from segue.rollout.trajectory import Group, PolicyVersion
-from segue.rollout.trajectory_file import load_group
+from segue.rollout.stored_group import StoredGroup
+from segue.rollout.trajectory import PolicyVersion
+from segue.rollout.trajectory_file import open_group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,11 @@ class LearnerActor:
 
     def train_step(self, request: TrainRequest) -> Values:
         """One reinforcement step; metrics of all ranks together."""
-        return self._learner.train_step(_read(request), step=request.step, restored_steps=request.restored_steps)
+        return self._learner.train_step(_open(request), step=request.step, restored_steps=request.restored_steps)
 
     def imitate_step(self, request: TrainRequest) -> Values:
         """One imitation step; metrics of all ranks together."""
-        return self._learner.imitate_step(_read(request), step=request.step)
+        return self._learner.imitate_step(_open(request), step=request.step)
 
     def publish(self, version: PolicyVersion) -> WeightTicket | None:
         """Put the present weights where rollout actors find them; rank 0 returns the ticket."""
@@ -67,11 +68,11 @@ class LearnerActor:
         return None if update is None else put_weights(update, version)
 
     def save(self, folder: Path) -> None:
-        """Write this rank's part of a checkpoint."""
+        """Write the learner's part of a checkpoint; rank 0 writes for all."""
         self._learner.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Take up this rank's part of a checkpoint."""
+        """Take up the learner's part of a checkpoint."""
         self._learner.load(folder)
 
     def export(self, folder: Path) -> None:
@@ -79,5 +80,5 @@ class LearnerActor:
         self._learner.export(folder)
 
 
-def _read(request: TrainRequest) -> list[Group]:
-    return [load_group(path, digest=digest) for path, digest in request.files]
+def _open(request: TrainRequest) -> list[StoredGroup]:
+    return [open_group(path, digest=digest) for path, digest in request.files]

@@ -35,7 +35,7 @@ from segue.rollout.engine.native import NativeEngine, build_native_engine
 from segue.rollout.episode import Episode, PlayedTurn, TaskSpec
 from segue.rollout.session import SessionId
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory
-from segue.rollout.trajectory_file import load_group, save_group
+from segue.rollout.trajectory_file import open_group, save_group
 
 GROUPS, GROUP_SIZE, NEW_TOKENS, PROMPT_TOKENS = 2, 8, 128, 16
 OVERRIDES = (
@@ -104,8 +104,8 @@ class Ours:
         sampled = time.process_time()
         files = [folder / f"{group.group_id}.safetensors" for group in groups]
         digests = [save_group(path, group) for path, group in zip(files, groups, strict=True)]
-        loaded = [load_group(path, digest=digest) for path, digest in zip(files, digests, strict=True)]
-        self._learner.train_step(loaded, step=self._step, restored_steps=[0])
+        stored = [open_group(path, digest=digest) for path, digest in zip(files, digests, strict=True)]
+        self._learner.train_step(stored, step=self._step, restored_steps=[0])
         self._step += 1
         update = self._learner.published()
         assert update is not None

@@ -31,6 +31,7 @@ from report import Row, free_port, write_report
 from segue.conf.load import load_config
 from segue.conf.model_config import ModelConfig
 from segue.learner.learner import Learner
+from segue.rollout.stored_group import StoredGroup
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
 
 SEGMENT_TOKENS = 1024
@@ -88,9 +89,9 @@ def measure(num_tokens: int, segment_tokens: int) -> dict[str, float]:
         "pretrain",
     )
     learner = Learner(config, rank=0, address=("127.0.0.1", free_port()), initial_model=None)
-    learner.imitate_step([demonstration(128)], step=0)
+    learner.imitate_step([StoredGroup.of(demonstration(128))], step=0)
     built = psutil.Process().memory_info().rss
-    learner.imitate_step([demonstration(num_tokens)], step=1)
+    learner.imitate_step([StoredGroup.of(demonstration(num_tokens))], step=1)
     return {"built": built, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
 
 

@@ -13,7 +13,7 @@ What is bent, and why (docs/numerics.md has the matrix of what is supported):
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 import deepspeed
@@ -33,6 +33,8 @@ from torch import Tensor, nn
 from segue.conf.schema import OptimizerConfig
 from segue.learner.optimizer import MOMENTS, configure_adamw
 from segue.learner.segment_module import SegmentModule, StateLayout, state_layout
+
+_MASTER = "master"
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 
@@ -88,6 +90,8 @@ class DeepSpeedBackend:
         self._module = module
         self._layout = state_layout(module.model)
         self._is_partitioned = zero_stage == 3
+        self._published: dict[str, Tensor] = dict(module.model.named_parameters())
+        self._published |= dict(module.model.named_buffers())
         optimizer = build_optimizer(module.model.named_parameters())
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._grad_bounds: list[Tensor] = []
@@ -137,41 +141,53 @@ class DeepSpeedBackend:
         """The step's gradients by parameter, whole, fp32; between the last backward and `step`."""
         return {name: safe_get_full_grad(p).clone() for name, p in self._module.model.named_parameters()}
 
-    def published(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, whole, in their own dtypes; copies on rank 0, empty elsewhere."""
-        model, tensors = self._module.model, {}
-        is_first = torch.distributed.get_rank() == 0
-        for name, parameter in model.named_parameters():
-            with deepspeed.zero.GatheredParameters([parameter], enabled=self._is_partitioned):
-                if is_first:
-                    tensors[name] = parameter.detach().clone()
-        if is_first:
-            tensors |= {name: buffer.clone() for name, buffer in model.named_buffers()}
-        return tensors
+    def published_layout(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, without values: shapes and dtypes on the meta device."""
+        model = self._module.model
+        layout = {name: _shape_of(parameter, parameter.dtype) for name, parameter in model.named_parameters()}
+        return layout | {name: _shape_of(buffer, buffer.dtype) for name, buffer in model.named_buffers()}
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """`<kind>/<parameter>` to fp32 masters and, after the first update, AdamW's moments, whole."""
+    def published_tensor(self, name: str) -> Tensor:
+        """One of them, whole, in its own dtype; good until the next update."""
+        tensor = self._published[name]
+        if not (self._is_partitioned and isinstance(tensor, nn.Parameter)):
+            return tensor.detach()
+        with deepspeed.zero.GatheredParameters([tensor]):
+            return tensor.detach().clone()
+
+    def state_layout(self) -> dict[str, Tensor]:
+        """`<kind>/<parameter>` of fp32 masters and, after the first update, AdamW's moments; without values."""
         self._link_moments()
-        state = {}
-        for name, parameter in self._module.model.named_parameters():
-            state[f"master/{name}"] = safe_get_full_fp32_param(parameter).clone()
-            for moment in MOMENTS if self.num_updates else ():
-                state[f"{moment}/{name}"] = safe_get_full_optimizer_state(parameter, moment).clone()
-        return state
+        kinds = (_MASTER, *MOMENTS) if self.num_updates else (_MASTER,)
+        parameters = self._module.model.named_parameters()
+        return {f"{kind}/{name}": _shape_of(p, torch.float32) for name, p in parameters for kind in kinds}
 
-    def load_optimizer_state(self, state: Mapping[str, Tensor], num_updates: int) -> None:
-        """Take up what `optimizer_state` returned, of any number of ranks, and the masters' values as parameters.
+    def state_tensor(self, name: str) -> Tensor:
+        """One of them, whole."""
+        kind, _, parameter_name = name.partition("/")
+        parameter = self._published[parameter_name]
+        if kind == _MASTER:
+            return safe_get_full_fp32_param(parameter)
+        return safe_get_full_optimizer_state(parameter, kind)
+
+    def load_state(self, read: Callable[[str], Tensor], num_updates: int) -> None:
+        """Take up what stood in a state, of any number of ranks, and the masters' values as parameters.
 
         A zero gradient must be pending: the update that carries the masters over into the parameters is DeepSpeed's
         own, at learning rate zero. It also makes the moments exist.
+
+        Args:
+            read: name of `state_layout` to tensor.
+            num_updates: updates behind that state; 0 where it has no moments.
         """
-        for name, parameter in self._module.model.named_parameters():
-            safe_set_full_fp32_param(parameter, state[f"master/{name}"])
+        parameters = dict(self._module.model.named_parameters())
+        for name, parameter in parameters.items():
+            safe_set_full_fp32_param(parameter, read(f"{_MASTER}/{name}"))
         self.step(OptimizerConfig(), 0.0)
         self._link_moments()
-        for name, parameter in self._module.model.named_parameters():
+        for name, parameter in parameters.items():
             for moment in MOMENTS:
-                value = state[f"{moment}/{name}"] if num_updates else torch.zeros_like(state[f"master/{name}"])
+                value = read(f"{moment}/{name}") if num_updates else torch.zeros_like(read(f"{_MASTER}/{name}"))
                 safe_set_full_optimizer_state(parameter, value, moment)
         for entry in self._engine.optimizer.optimizer.state.values():
             entry["step"].fill_(num_updates)
@@ -204,3 +220,8 @@ class DeepSpeedBackend:
         # by the largest entry, whose square cannot overflow; NaN and infinity pass through
         largest = torch.linalg.vector_norm(grad, ord=float("inf"))
         self._grad_bounds.append(largest.double() * grad.numel() ** 0.5)
+
+
+def _shape_of(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    # a partitioned parameter is empty where it is not gathered
+    return torch.empty(getattr(tensor, "ds_shape", tensor.shape), dtype=dtype, device="meta")

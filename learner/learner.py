@@ -1,20 +1,23 @@
 """One rank of the learner: batches in, updated and published weights out.
 
-groups -> batch (the same on all ranks) -> schedule -> sweeps -> checks -> router biases -> update
+summaries -> selection and schedule (the same on all ranks) -> this rank's arrays -> sweeps -> checks -> router biases
+-> update
 """
 
 import json
 import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
-from segue.conf.schema import OptimizerConfig, Precision, SegueConfig
+from segue.conf.schema import OptimizerConfig, SegueConfig
+from segue.learner import staleness
 from segue.learner.backend import DeepSpeedBackend, join_ranks
 from segue.learner.balance import router_biases, update_biases
 from segue.learner.batch import TokenBatch
@@ -22,20 +25,23 @@ from segue.learner.cost import pair_cost
 from segue.learner.failure import InexactError, NonFiniteError, failure_paths, save_failure
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
 from segue.learner.optimizer import build_adamw, learning_rate
-from segue.learner.policy_batch import make_policy_batch, make_policy_loss
+from segue.learner.policy_batch import load_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import PROBE_EVERY, bias_log_ratios
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
 from segue.learner.segment_module import SegmentModule
-from segue.learner.sweeps import LossFunction, SweepResult, run_sweeps
+from segue.learner.selection import select_trajectories
+from segue.learner.sweeps import LossFunction, StepTokens, SweepResult, run_sweeps
 from segue.model.checkpoint import export_checkpoint, import_checkpoint
 from segue.model.network import SegueModel, build_model
-from segue.model.safetensors_writer import write_safetensors
-from segue.model.weights import WeightUpdate, pack_weights
-from segue.rollout.trajectory import Group, PolicyVersion
+from segue.model.precision import dtype_of
+from segue.model.safetensors_writer import file_order, stream_safetensors
+from segue.model.weights import WeightUpdate, gather_weights
+from segue.rollout.stored_group import StoredGroup, TrajectorySummary
+from segue.rollout.trajectory import PolicyVersion
 
 _STATE_FILE, _FACTS_FILE = "state.safetensors", "facts.json"
-_DTYPES = {Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}
+_BUFFER = "buffer"
 
 
 class Learner:
@@ -63,7 +69,7 @@ class Learner:
         )
         self._pair_cost = pair_cost(config.model)
 
-    def train_step(self, groups: Sequence[Group], *, step: int, restored_steps: Sequence[int]) -> Metrics:
+    def train_step(self, groups: Sequence[StoredGroup], *, step: int, restored_steps: Sequence[int]) -> Metrics:
         """One reinforcement step on a batch of groups; metrics of all ranks together.
 
         Args:
@@ -75,23 +81,33 @@ class Learner:
         """
         learner = self._config.learner
         version = PolicyVersion(len(restored_steps) - 1, step)
-        batch = make_policy_batch(groups, learner, version, restored_steps, self._config.train.max_staleness)
+        is_fresh = partial(
+            staleness.is_fresh,
+            version=version,
+            restored_steps=restored_steps,
+            max_staleness=self._config.train.max_staleness,
+        )
+        selection = select_trajectories(groups, learner, is_fresh)
         counts: Metrics = {
-            "learner/trajectories/run": len(batch.tokens.lengths),
-            "learner/trajectories/skipped": batch.num_skipped,
-            "learner/trajectories/infrastructure": batch.num_infrastructure,
-            "learner/tokens/counted": batch.num_trained_tokens,
-            "learner/tokens/stale": batch.num_stale_tokens,
+            "learner/trajectories/run": len(selection.lengths),
+            "learner/trajectories/skipped": selection.num_skipped,
+            "learner/trajectories/infrastructure": selection.num_infrastructure,
+            "learner/tokens/counted": selection.num_trained_tokens,
+            "learner/tokens/stale": selection.num_stale_tokens,
         }
-        if not batch.tokens.lengths:
+        if not selection.lengths:
             return counts | {"update/applied/count": 0.0}
+        schedule = self._plan(selection.lengths)
+        batch = load_policy_batch(groups, selection, schedule.trajectories, is_fresh)
         lr = learning_rate(step, self._config.train.steps, learner.optimizer)
-        own, result, metrics = self._update(batch.tokens, make_policy_loss(batch, learner), learner.optimizer, lr, step)
-        logprob, behaviour = result.tokens.logprob[own], batch.behaviour_logprob[own]
-        sums = self._join(policy_sums(logprob, behaviour, result.tokens.entropy[own], learner.loss))
-        return counts | metrics | policy_metrics(sums, self._max((logprob - behaviour).abs()))
+        names = [f"{groups[group].group_id}#{index}" for group, index in selection.members]
+        loss_fn = make_policy_loss(batch, learner)
+        tokens, metrics = self._update(schedule, names, batch.tokens, loss_fn, learner.optimizer, lr, step)
+        sums = self._join(policy_sums(tokens.logprob, batch.behaviour_logprob, tokens.entropy, learner.loss))
+        gap = self._max((tokens.logprob - batch.behaviour_logprob).abs())
+        return counts | metrics | policy_metrics(sums, gap)
 
-    def imitate_step(self, groups: Sequence[Group], *, step: int) -> Metrics:
+    def imitate_step(self, groups: Sequence[StoredGroup], *, step: int) -> Metrics:
         """One imitation step on demonstrations; metrics of all ranks together.
 
         Args:
@@ -99,55 +115,87 @@ class Learner:
             step: updates that the weights have seen.
         """
         pretrain = self._config.pretrain
-        tokens = make_imitation_batch([trajectory for group in groups for trajectory in group.trajectories])
-        counts: Metrics = {"learner/trajectories/run": len(tokens.lengths), "learner/tokens/counted": tokens.num_labels}
-        if not tokens.lengths:
+        shown = [(group, index) for group in groups for index, member in enumerate(group.members) if _is_shown(member)]
+        members = [group.members[index] for group, index in shown]
+        num_labels = sum(member.num_trainable for member in members)
+        counts: Metrics = {"learner/trajectories/run": len(shown), "learner/tokens/counted": num_labels}
+        if not shown:
             return counts | {"update/applied/count": 0.0}
+        schedule = self._plan([member.num_tokens for member in members])
+        batch = make_imitation_batch([group.load(index) for group, index in (shown[n] for n in schedule.trajectories)])
         lr = learning_rate(step, pretrain.steps, pretrain.optimizer)
-        own, result, metrics = self._update(tokens, make_imitation_loss(tokens), pretrain.optimizer, lr, step)
-        entropy = self._join({"entropy": result.tokens.entropy[own].sum()})["entropy"]
-        return counts | metrics | {"policy/entropy/mean_nats": entropy / tokens.num_labels}
+        loss_fn = make_imitation_loss(num_labels)
+        names = [f"{group.group_id}#{index}" for group, index in shown]
+        tokens, metrics = self._update(schedule, names, batch, loss_fn, pretrain.optimizer, lr, step)
+        entropy = self._join({"entropy": tokens.entropy.sum()})["entropy"]
+        return counts | metrics | {"policy/entropy/mean_nats": entropy / num_labels}
 
     def published(self) -> WeightUpdate | None:
         """Parameters and buffers in their own dtypes as one flat buffer; rank 0 only."""
-        tensors = self._backend.published()
-        return pack_weights(tensors) if self._rank == 0 else None
+        layout, fetch = self._backend.published_layout(), self._backend.published_tensor
+        if self._rank == 0:
+            return gather_weights(layout, fetch)
+        for name in layout:
+            fetch(name)
+        return None
 
     def export(self, folder: Path) -> None:
         """Write the published weights as a model folder that another implementation reads."""
-        tensors = self._backend.published()
-        if self._rank == 0:
-            model = build_model(self._config.model, _DTYPES[self._config.learner.precision])
-            model.load_state_dict(tensors)
+        model = build_model(self._config.model, dtype_of(self._config.learner.precision)) if self._rank == 0 else None
+        targets = {} if model is None else {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        for name in self._backend.published_layout():
+            tensor = self._backend.published_tensor(name)
+            if model is not None:
+                targets[name].detach().copy_(tensor)
+        if model is not None:
             export_checkpoint(model, folder)
 
     def save(self, folder: Path) -> None:
-        """Write masters, optimiser state and router biases into an existing folder; rank 0 writes for all."""
-        state = self._backend.optimizer_state()
-        if self._rank == 0:
-            state |= {f"buffer/{name}": buffer for name, buffer in self._model.named_buffers()}
-            write_safetensors(folder / _STATE_FILE, state)
-            (folder / _FACTS_FILE).write_text(json.dumps({"num_updates": self._backend.num_updates}) + "\n")
+        """Write masters, optimiser state and router biases into an existing folder.
+
+        All ranks gather a tensor at a time, rank 0 writes it: no copy of the whole state exists.
+        """
+        layout, fetch = self._backend.state_layout(), self._backend.state_tensor
+        if self._rank != 0:
+            for name in file_order(layout):
+                fetch(name)
+            return
+        buffers = {f"{_BUFFER}/{name}": buffer for name, buffer in self._model.named_buffers()}
+        stream_safetensors(
+            folder / _STATE_FILE, layout | buffers, lambda name: buffers[name] if name in buffers else fetch(name)
+        )
+        (folder / _FACTS_FILE).write_text(json.dumps({"num_updates": self._backend.num_updates}) + "\n")
 
     def load(self, folder: Path) -> None:
-        """Take up what `save` wrote, on any number of ranks."""
-        state = load_file(folder / _STATE_FILE)
+        """Take up what `save` wrote, on any number of ranks; read a tensor at a time."""
         facts = json.loads((folder / _FACTS_FILE).read_text())
         self._leave_zero_gradient()
-        self._backend.load_optimizer_state(state, facts["num_updates"])
-        for name, buffer in self._model.named_buffers():
-            buffer.copy_(state[f"buffer/{name}"])
+        with safe_open(folder / _STATE_FILE, framework="pt") as file:
+            self._backend.load_state(file.get_tensor, facts["num_updates"])
+            for name, buffer in self._model.named_buffers():
+                buffer.copy_(file.get_tensor(f"{_BUFFER}/{name}"))
 
     def _update(
-        self, tokens: TokenBatch, loss_fn: LossFunction, optimizer: OptimizerConfig, lr: float, step: int
-    ) -> tuple[Tensor, SweepResult, Metrics]:
+        self,
+        plan: RankSchedule,
+        names: Sequence[str],
+        tokens: TokenBatch,
+        loss_fn: LossFunction,
+        optimizer: OptimizerConfig,
+        lr: float,
+        step: int,
+    ) -> tuple[StepTokens, Metrics]:
         """Sweep, check, balance and update.
 
+        Args:
+            plan: this rank's part, over all trajectories.
+            names: of all trajectories.
+            tokens: this rank's trajectories.
         Returns:
-            Numbers of this rank's labels, its sweeps' result, and metrics of all ranks.
+            What this rank's tokens yielded, and metrics of all ranks.
         """
         start = time.perf_counter()
-        schedule = self._plan(tokens)
+        schedule = plan.renumbered()
         result = run_sweeps(
             self._backend,
             schedule,
@@ -156,15 +204,15 @@ class Learner:
             is_exact=self._config.learner.exact_backend,
             counts_routes=self._config.learner.balance.live,
         )
-        self._refuse_non_finite(result, step)
+        self._refuse_non_finite(result, step, [names[trajectory] for trajectory in plan.trajectories])
         gauge = self._refuse_inexact(result)
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
         bias_kl = self._balance(tokens, schedule, result, step)
         grad_norm = self._backend.step(optimizer, lr)
         assert isfinite(grad_norm), grad_norm
-        num_tokens = sum(tokens.lengths)
+        sums = self._join({"loss": torch.tensor(result.loss), "tokens": torch.tensor(float(sum(tokens.lengths)))})
         metrics: Metrics = {
-            "update/loss/total": self._join({"loss": torch.tensor(result.loss)})["loss"],
+            "update/loss/total": sums["loss"],
             "update/gradient/norm": grad_norm,
             "update/learning_rate/value": lr,
             **router_metrics(load),
@@ -172,16 +220,16 @@ class Learner:
             "learner/gauge/max_nats": gauge,
             "learner/micro_steps/swept": len(schedule.swept),
             "learner/micro_steps/last": len(schedule.last),
-            "learner/tokens/run": num_tokens,
-            "learner/tokens/per_s": num_tokens / (time.perf_counter() - start),
+            "learner/tokens/run": sums["tokens"],
+            "learner/tokens/per_s": sums["tokens"] / (time.perf_counter() - start),
             "update/applied/count": 1.0,
         }
-        return tokens.label_numbers(schedule.trajectories), result, metrics
+        return result.tokens, metrics
 
-    def _plan(self, tokens: TokenBatch) -> RankSchedule:
+    def _plan(self, lengths: Sequence[int]) -> RankSchedule:
         learner = self._config.learner
         schedule = SegmentSchedule.build(
-            tokens.lengths,
+            lengths,
             self._config.cluster.learner_ranks,
             learner.segment_tokens,
             learner.micro_step_tokens,
@@ -202,7 +250,7 @@ class Learner:
         sums = self._join({"kl": (log_ratio.exp() - 1.0 - log_ratio).sum(), "tokens": torch.tensor(len(log_ratio))})
         return sums["kl"] / sums["tokens"] if sums["tokens"] else None
 
-    def _refuse_non_finite(self, result: SweepResult, step: int) -> None:
+    def _refuse_non_finite(self, result: SweepResult, step: int, names: Sequence[str]) -> None:
         has_failed = self._max(torch.tensor([0.0 if result.failure is None else 1.0])) > 0
         if not has_failed:
             return
@@ -215,10 +263,10 @@ class Learner:
         self.export(model)
         if result.failure is None:
             raise NonFiniteError(f"another rank's loss or gradient is not finite in step {step}; see {model.parent}")
-        trajectories = [segment.trajectory for segment in result.failure.step.segments]
+        trajectories = ", ".join(names[segment.trajectory] for segment in result.failure.step.segments)
         raise NonFiniteError(
-            f"loss or gradient is not finite in step {step}, trajectories {trajectories} of the batch; the weights are "
-            f"as before. To see where: python -m segue.learner.failure {micro_step} {model}"
+            f"loss or gradient is not finite in step {step}, trajectories {trajectories}; the weights are as before. "
+            f"To see where: python -m segue.learner.failure {micro_step} {model}"
         )
 
     def _refuse_inexact(self, result: SweepResult) -> float | None:
@@ -239,7 +287,7 @@ class Learner:
         """Complete a step's gradients with zeros."""
         nothing = TokenBatch.pack([], [], [])
         schedule = RankSchedule(trajectories=(), swept=(), last=(MicroStep(segments=()),))
-        loss_fn = make_imitation_loss(nothing)
+        loss_fn = make_imitation_loss(0)
         run_sweeps(self._backend, schedule, nothing, loss_fn, is_exact=True, counts_routes=False)
 
     def _join(self, sums: dict[str, Tensor]) -> dict[str, float]:
@@ -251,8 +299,12 @@ class Learner:
         return float(self._backend.max_over_ranks(torch.cat([finite, finite.new_zeros(1)]).max()))
 
 
+def _is_shown(member: TrajectorySummary) -> bool:
+    return member.num_trainable > 0
+
+
 def _first_model(config: SegueConfig, initial_model: Path | None) -> SegueModel:
-    model = build_model(config.model, _DTYPES[config.learner.precision])
+    model = build_model(config.model, dtype_of(config.learner.precision))
     model.checkpointing = config.learner.checkpoint
     if initial_model is None:
         model.init_weights(torch.Generator().manual_seed(config.seed))

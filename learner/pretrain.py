@@ -13,18 +13,17 @@ from segue.rollout.trajectory import Trajectory
 
 
 def make_imitation_batch(trajectories: Sequence[Trajectory]) -> TokenBatch:
-    """Lay out the demonstrations that have trainable tokens; labels are those, at temperature 1."""
-    chosen = [trajectory for trajectory in trajectories if trajectory.trainable.any()]
+    """Lay out demonstrations; labels are their trainable tokens, at temperature 1."""
     return TokenBatch.pack(
-        [trajectory.token_ids for trajectory in chosen],
-        [trajectory.trainable for trajectory in chosen],
-        [np.ones(trajectory.num_tokens, np.float32) for trajectory in chosen],
+        [trajectory.token_ids for trajectory in trajectories],
+        [trajectory.trainable for trajectory in trajectories],
+        [np.ones(trajectory.num_tokens, np.float32) for trajectory in trajectories],
     )
 
 
-def make_imitation_loss(batch: TokenBatch) -> LossFunction:
-    """Mean negative log-probability over all labels of the step."""
-    weight = 1.0 / max(batch.num_labels, 1)
+def make_imitation_loss(num_labels: int) -> LossFunction:
+    """Mean negative log-probability over all labels of the step, of which there are `num_labels` on all ranks."""
+    weight = 1.0 / max(num_labels, 1)
 
     def loss(logprob: Tensor, entropy: Tensor, numbers: Tensor) -> Tensor:
         return cross_entropy_loss(logprob, torch.full_like(logprob, weight))

@@ -9,7 +9,7 @@ make two lists. Ranks run in step: each list is padded with empty (dummy) micro-
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from segue.conf.schema import SEGMENT_MULTIPLE
@@ -55,6 +55,19 @@ class RankSchedule:
     """Ascending."""
     swept: tuple[MicroStep, ...]
     last: tuple[MicroStep, ...]
+
+    def renumbered(self) -> "RankSchedule":
+        """The same plan for a batch that holds this rank's trajectories only, in their order."""
+        numbers = {trajectory: number for number, trajectory in enumerate(self.trajectories)}
+
+        def move(step: MicroStep) -> MicroStep:
+            return MicroStep(segments=tuple(replace(s, trajectory=numbers[s.trajectory]) for s in step.segments))
+
+        return RankSchedule(
+            trajectories=tuple(numbers.values()),
+            swept=tuple(map(move, self.swept)),
+            last=tuple(map(move, self.last)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class StepTokens:
 
 @dataclass(kw_only=True, slots=True)
 class FailedMicroStep:
-    """A micro-step after which loss or gradients were not finite, or as good as infinite, and everything that its two runs were given."""
+    """A micro-step with a loss or gradients that were not finite, or as good as, and all that its runs were given."""
 
     step: MicroStep
     inputs: MicroStepInputs

@@ -1,6 +1,6 @@
 """Weights on their way from the learner to the rollout: one flat buffer and a manifest of what lies where."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
@@ -43,13 +43,24 @@ class WeightUpdate:
 
 def pack_weights(tensors: Mapping[str, Tensor]) -> WeightUpdate:
     """Copy tensors, from any device, into one flat buffer."""
+    return gather_weights(tensors, tensors.__getitem__)
+
+
+def gather_weights(layout: Mapping[str, Tensor], fetch: Callable[[str], Tensor]) -> WeightUpdate:
+    """Copy tensors that are fetched one by one into one flat buffer.
+
+    Args:
+        layout: tensors of the right shapes and dtypes; their values are not read, so that the meta device will do.
+        fetch: name to tensor, asked in the layout's order.
+    """
     offsets, end = [], 0
-    for tensor in tensors.values():
+    for tensor in layout.values():
         offsets.append(end)
         end += -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     data = np.zeros(end, np.uint8)
     manifest = []
-    for (name, tensor), offset in zip(tensors.items(), offsets, strict=True):
+    for name, offset in zip(layout, offsets, strict=True):
+        tensor = fetch(name)
         raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         data[offset : offset + raw.nbytes] = raw
         entry = TensorEntry(

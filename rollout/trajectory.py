@@ -6,6 +6,7 @@ before it. Nothing here needs torch; files are `trajectory_file.py`'s.
 Dimensions: T tokens of the trajectory, M layers with routed experts (in order of depth), k experts a token.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
@@ -134,9 +135,18 @@ class Trajectory:
         return int(self.trainable.sum())
 
     @property
+    def trainable_by_version(self) -> tuple[tuple[PolicyVersion, int], ...]:
+        """Number of trainable tokens by the weights that sampled them, oldest first."""
+        pairs = np.stack([self.policy_incarnation[self.trainable], self.policy_step[self.trainable]], axis=1)
+        versions, counts = np.unique(pairs, axis=0, return_counts=True)
+        return tuple(
+            (PolicyVersion(*version), count) for version, count in zip(versions.tolist(), counts.tolist(), strict=True)
+        )
+
+    @property
     def reward(self) -> float:
         """Sum of every term, of the turns and of the outcome."""
-        return sum(sum(turn.reward_terms.values()) for turn in self.turns) + sum(self.outcome_terms.values())
+        return total_reward((turn.reward_terms for turn in self.turns), self.outcome_terms)
 
     @property
     def temperature(self) -> Float32Array:
@@ -165,6 +175,11 @@ class Group:
     def rewards(self) -> Float32Array:
         """[number of trajectories] float32."""
         return np.array([trajectory.reward for trajectory in self.trajectories], np.float32)
+
+
+def total_reward(turn_terms: Iterable[Mapping[str, float]], outcome_terms: Mapping[str, float]) -> float:
+    """Sum of every term; the order is fixed, since sums of floats depend on it."""
+    return sum(sum(terms.values()) for terms in turn_terms) + sum(outcome_terms.values())
 
 
 def validate(trajectory: Trajectory) -> None:

@@ -1,13 +1,17 @@
 """Trajectories and groups as files: one safetensors file, whose metadata holds one JSON header. No pickle.
 
 A trajectory's arrays stand under their field's name, in a group behind `<index>.`. The JSON header holds every other
-field. A file appears under its name whole or not at all, and its digest travels beside its path.
+field, and what a plan needs of the arrays, so that it is made without reading them. A file appears under its name whole
+or not at all, and its digest travels beside its path.
 """
 
+import functools
 import hashlib
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from segue.rollout.stored_group import StoredGroup, TrajectorySummary
 from segue.rollout.trajectory import (
     Group,
     Outcome,
@@ -24,6 +29,7 @@ from segue.rollout.trajectory import (
     Source,
     Trajectory,
     Turn,
+    total_reward,
     validate,
     validate_group,
 )
@@ -32,6 +38,7 @@ FORMAT = "segue-trajectory/1"
 GROUP_FORMAT = "segue-group/1"
 
 _ARRAYS = ("token_ids", "trainable", "behaviour_logprob", "policy_incarnation", "policy_step", "expert_ids")
+_COUNTED = ("num_tokens", "trainable_by_version")
 _METADATA_KEY = "segue"
 
 
@@ -116,6 +123,40 @@ def load_group(path: Path, *, digest: str | None = None) -> Group:
     return group
 
 
+def open_group(path: Path, *, digest: str) -> StoredGroup:
+    """Read the header of what `save_group` wrote; trajectories are read when they are loaded.
+
+    Args:
+        digest: the SHA-256 that the file must have, looked at before the first trajectory is loaded.
+    Raises:
+        TrajectoryFileError: missing, cut short or foreign; when loading also of another digest, or broken inside.
+    """
+    check_digest = functools.cache(lambda: _check_digest(path, digest))
+    with _opened(path, GROUP_FORMAT) as (header, _):
+        pass
+    try:
+        members = tuple(_summary(member) for member in header["trajectories"])
+        group_id = header["group_id"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _broken(path, error) from error
+
+    def load(index: int) -> Trajectory:
+        check_digest()
+        prefix = f"{index}."
+        with _opened(path, GROUP_FORMAT) as (_, file):
+            arrays = _read_arrays(file, prefix)
+        try:
+            trajectory = _trajectory(header["trajectories"][index], arrays, prefix)
+            validate(trajectory)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _broken(path, error) from error
+        if TrajectorySummary.of(trajectory) != members[index]:
+            raise TrajectoryFileError(f"{path} must hold what its header says of trajectory {index}")
+        return trajectory
+
+    return StoredGroup(group_id=group_id, members=members, load=load)
+
+
 def _arrays(trajectory: Trajectory, prefix: str) -> dict[str, NDArray[Any]]:
     arrays = {name: getattr(trajectory, name) for name in _ARRAYS if getattr(trajectory, name) is not None}
     # safetensors writes the memory behind an array as it lies, strides ignored
@@ -124,6 +165,8 @@ def _arrays(trajectory: Trajectory, prefix: str) -> dict[str, NDArray[Any]]:
 
 def _header(trajectory: Trajectory) -> dict[str, Any]:
     return {
+        "num_tokens": trajectory.num_tokens,
+        "trainable_by_version": [[v.incarnation, v.step, count] for v, count in trajectory.trainable_by_version],
         "source": trajectory.source.value,
         "turns": [{f.name: getattr(turn, f.name) for f in fields(Turn)} for turn in trajectory.turns],
         "outcome_terms": trajectory.outcome_terms,
@@ -138,12 +181,22 @@ def _header(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _trajectory(header: dict[str, Any], arrays: dict[str, NDArray[Any]], prefix: str) -> Trajectory:
-    members: dict[str, Any] = dict(header)
+    members: dict[str, Any] = {name: value for name, value in header.items() if name not in _COUNTED}
     members["source"] = Source(header["source"])
     members["outcome"] = Outcome(header["outcome"])
     members["turns"] = tuple(Turn(**turn) for turn in header["turns"])
     members |= {name: arrays[prefix + name] for name in _ARRAYS if prefix + name in arrays}
     return Trajectory(**members)
+
+
+def _summary(header: dict[str, Any]) -> TrajectorySummary:
+    return TrajectorySummary(
+        num_tokens=header["num_tokens"],
+        trainable_by_version=tuple((PolicyVersion(i, s), count) for i, s, count in header["trainable_by_version"]),
+        reward=total_reward((turn["reward_terms"] for turn in header["turns"]), header["outcome_terms"]),
+        outcome=Outcome(header["outcome"]),
+        source=Source(header["source"]),
+    )
 
 
 def _write(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> str:
@@ -168,22 +221,39 @@ def _write(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) 
 
 
 def _read(path: Path, wanted: str, digest: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    if digest is not None:
+        _check_digest(path, digest)
+    with _opened(path, wanted) as (header, file):
+        return header, _read_arrays(file, "")
+
+
+@contextmanager
+def _opened(path: Path, wanted: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Header and open file, none of whose arrays is read."""
     try:
-        if digest is not None:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != digest:
-                raise TrajectoryFileError(f"{path} must have SHA-256 {digest}, got {found}")
         with safe_open(path, framework="np") as file:
             header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
             if header.get("format") != wanted:
                 raise TrajectoryFileError(
                     f"{path} must be a {wanted} file, got {header.get('format', 'a foreign one')}"
                 )
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            yield header, file
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise _broken(path, error) from error
-    return header, arrays
+
+
+def _read_arrays(file: Any, prefix: str) -> dict[str, NDArray[Any]]:
+    return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118 (not a dict)
+
+
+def _check_digest(path: Path, wanted: str) -> None:
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _broken(path, error) from error
+    if found != wanted:
+        raise TrajectoryFileError(f"{path} must have SHA-256 {wanted}, got {found}")
 
 
 def _broken(path: Path, error: Exception) -> TrajectoryFileError:

