@@ -131,7 +131,8 @@ class Fleet:
             RunError: an actor died, its code failed, or the deadline passed.
         """
         deadline = time.monotonic() + timeout_s
-        waiting, answers = list(references), {}
+        waiting = list(references)
+        answers: dict[Any, Any] = {}
         while waiting:
             done, waiting = self._poll(waiting, deadline, what, timeout_s, is_interruptible)
             # taken as they come: an error must not wait for the slowest

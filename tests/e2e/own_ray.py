@@ -1,6 +1,6 @@
 """Starts a fleet without actors on a Ray of its own, and prints what it says of its dashboard and what that answers.
 
-Usage: own_ray.py <folder>, with any RAY_AUTH_MODE in the environment.
+Usage: own_ray.py <folder>, with any RAY_AUTH_MODE and RAY_ADDRESS in the environment.
 """
 
 import sys

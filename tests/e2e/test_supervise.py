@@ -88,9 +88,9 @@ def test_an_answer_is_deserialised_once(cluster: None, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_ray_of_the_runs_own_asks_for_a_token_whatever_the_shell_said(tmp_path: Path) -> None:
+def test_a_run_starts_a_ray_of_its_own_that_asks_for_a_token_whatever_the_shell_says(tmp_path: Path) -> None:
     command = [sys.executable, "-P", str(Path(__file__).parent / "own_ray.py"), str(tmp_path)]
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "127.0.0.1:1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
     told, status = done.stdout.splitlines()[-2:]
     assert told.startswith("http://127.0.0.1:") and told.endswith("(asks for a token: `ray get-auth-token` prints it)")
