@@ -201,7 +201,8 @@ def _summary(header: dict[str, Any]) -> TrajectorySummary:
 
 def _write(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> str:
     # one key only: safetensors writes several in an arbitrary order, and equal groups should have equal digests
-    metadata = {_METADATA_KEY: json.dumps(header, allow_nan=False, ensure_ascii=False, separators=(",", ":"))}
+    # escaped to ASCII: an environment's text may hold lone surrogates, which UTF-8 cannot say
+    metadata = {_METADATA_KEY: json.dumps(header, allow_nan=False, separators=(",", ":"))}
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         save_file(arrays, temporary, metadata=metadata)

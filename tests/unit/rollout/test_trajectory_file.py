@@ -108,6 +108,15 @@ def test_equal_groups_are_equal_files_and_writing_leaves_nothing_else(tmp_path: 
     assert [entry.name for entry in tmp_path.iterdir()] == ["group.safetensors"]
 
 
+def test_text_that_utf8_cannot_say_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "group.safetensors"
+    info = {"note": "\ud800", "cause": "RuntimeError: \udfff", "\udc80": "ü"}
+    digest = save_group(path, make_group(make_trajectory(9, info=info)))
+    loaded = load_group(path)
+    assert loaded.trajectories[0].info == info
+    assert save_group(path, loaded) == digest
+
+
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "one.safetensors"
     digest = save_trajectory(path, make_trajectory(9))
