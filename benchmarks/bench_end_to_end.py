@@ -105,7 +105,9 @@ class Ours:
         files = [folder / f"{group.group_id}.safetensors" for group in groups]
         digests = [save_group(path, group) for path, group in zip(files, groups, strict=True)]
         stored = [open_group(path, digest=digest) for path, digest in zip(files, digests, strict=True)]
-        self._learner.train_step(stored, step=self._step, restored_steps=[0])
+        report = self._learner.train_step(stored, step=self._step, restored_steps=[0])
+        # nothing skipped: all of the work is in the figure
+        assert report["learner/trajectories/run"] == GROUPS * GROUP_SIZE, report
         self._step += 1
         update = self._learner.published()
         assert update is not None
