@@ -21,6 +21,9 @@ from segue.envs.frames import encode_frame, read_frame
 from segue.envs.space import AnyText, ToolCalls
 from segue.envs.tool import ToolCall, ToolSpec, collect_tools, find_problem
 
+MAX_REWARD_TERM = 1e6
+"""Largest magnitude of a reward term: anything beyond would drown every other episode of its group."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
@@ -40,7 +43,7 @@ class ToolResult:
 
     observation: str
     reward_terms: dict[str, float] = field(default_factory=dict)
-    """Named, finite; the step's reward is their sum."""
+    """Named, each in [-1e6, 1e6]; the step's reward is their sum."""
     terminated: bool = False
     """The task is over: what follows is worth nothing."""
     truncated: bool = False
@@ -178,7 +181,9 @@ def _check_result(name: str, result: Any) -> None:
     if not isinstance(result.observation, str):
         raise TypeError(f"observation of tool {name} must be a string, got {result.observation!r}")
     for term, value in result.reward_terms.items():
-        if not math.isfinite(value):
-            raise ValueError(f"reward term {term} of tool {name} must be finite, got {value}")
+        if not abs(value) <= MAX_REWARD_TERM:
+            raise ValueError(
+                f"reward term {term} of tool {name} must lie in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], got {value}"
+            )
     if result.terminated and result.is_success is None:
         raise ValueError(f"tool {name} ended the episode and must say is_success, got None")

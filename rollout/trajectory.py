@@ -20,6 +20,8 @@ Int32Array = NDArray[np.int32]
 Float32Array = NDArray[np.float32]
 UInt16Array = NDArray[np.uint16]
 
+_MAX_REWARD = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class PolicyVersion:
@@ -214,6 +216,9 @@ def validate(trajectory: Trajectory) -> None:
         for name, value in terms.items():
             if not isfinite(value):
                 raise ValueError(f"reward term {name!r} must be finite, got {value}")
+    # rewards are compared as float32
+    if not abs(trajectory.reward) <= _MAX_REWARD:
+        raise ValueError(f"the sum of the reward terms must be at most {_MAX_REWARD:.4g}, got {trajectory.reward}")
 
 
 def validate_group(group: Group) -> None:

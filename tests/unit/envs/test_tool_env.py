@@ -28,6 +28,10 @@ class Ladder(ToolEnv):
     def stop(self) -> ToolResult:
         return ToolResult(observation="", terminated=True)
 
+    @tool("Be paid.")
+    def earn(self, amount: float) -> ToolResult:
+        return ToolResult(observation="", reward_terms={"pay": amount * 1e6})
+
     @tool("Fall asleep.")
     def sleep(self) -> ToolResult:
         return ToolResult(observation="zzz", truncated=True)
@@ -65,6 +69,18 @@ def test_an_end_must_say_whether_it_is_a_success() -> None:
         env.step(ToolCall(name="stop"))
 
 
+@pytest.mark.parametrize(("amount", "is_allowed"), [(1.0, True), (-1.0, True), (1.01, False), (-1e302, False)])
+def test_a_reward_term_is_bounded(amount: float, is_allowed: bool) -> None:
+    env = Ladder()
+    env.reset(seed=0)
+    call = ToolCall(name="earn", arguments={"amount": amount})
+    if is_allowed:
+        assert env.step(call)[1] == amount * 1e6
+        return
+    with pytest.raises(ValueError, match=r"reward term pay of tool earn must lie in \[-1e\+06, 1e\+06\], got"):
+        env.step(call)
+
+
 def test_truncation_stays_apart_from_the_end_and_is_no_success() -> None:
     env = Ladder()
     env.reset(seed=0)
@@ -77,8 +93,8 @@ def test_calls_are_bounded_bad_ones_included() -> None:
     env.max_calls = 2
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(ToolCall(name="fly"))
-    assert (observation, reward, truncated) == ('error: no tool "fly"; tools: climb, stop, sleep', 0.0, False)
-    assert info["invalid_call"] == 'no tool "fly"; tools: climb, stop, sleep'
+    assert (observation, reward, truncated) == ('error: no tool "fly"; tools: climb, stop, earn, sleep', 0.0, False)
+    assert info["invalid_call"] == 'no tool "fly"; tools: climb, stop, earn, sleep'
     assert info["height"] == 0
     *_, terminated, truncated, info = env.step(CLIMB)
     assert (terminated, truncated, info["is_success"]) == (False, True, False)

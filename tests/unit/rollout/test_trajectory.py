@@ -110,6 +110,9 @@ def test_a_good_trajectory_is_accepted() -> None:
         ({"expert_ids": np.zeros((7, 3, 4), np.int16)}, "got int16"),
         ({"source": Source.demonstrator}, "behaviour_logprob must be 0"),
         ({"outcome_terms": {"success": float("inf")}}, "reward term 'success' must be finite, got inf"),
+        # each is finite; the sum is not, or not as float32
+        ({"outcome_terms": {"a": 1e308, "b": 1e308}}, r"sum of the reward terms must be at most 3.403e\+38, got inf"),
+        ({"outcome_terms": {"a": -1e39}}, r"sum of the reward terms must be at most 3.403e\+38, got -1e\+39"),
     ],
 )
 def test_a_broken_field_is_named(changes: dict[str, Any], reason: str) -> None:
