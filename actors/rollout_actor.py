@@ -20,13 +20,12 @@ from segue.model.checkpoint import import_checkpoint
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
 from segue.model.tokenizer.load import load_tokenizer
-from segue.rollout.agent import Agent
+from segue.rollout.agent import Agent, TaskPrefix
 from segue.rollout.chat import Chat
 from segue.rollout.demonstration import demonstration_script
 from segue.rollout.engine.base import Sampling
 from segue.rollout.engine.native import build_native_engine
 from segue.rollout.engine.scripted import ScriptedEngine
-from segue.rollout.environments import LocalEnvironments
 from segue.rollout.episode import TaskSpec
 from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
 from segue.rollout.trajectory_file import save_group
@@ -89,7 +88,7 @@ class RolloutActor:
             config=config.rollout,
             sampling=self._sampling(config.rollout.temperature, training=True),
         )
-        self._demonstrator = _demonstrator(self._agent, LocalEnvironments(config.env), config.pretrain.skill)
+        self._demonstrator = _demonstrator(self._agent, config.pretrain.skill)
 
     async def set_weights(self, ticket: WeightTicket) -> None:
         """Take up published weights between two decode steps."""
@@ -107,12 +106,25 @@ class RolloutActor:
     async def demonstrate(self, task: Task) -> GroupRecord:
         """Have a step's demonstrations played: a group whose members have seeds of their own."""
         start = time.perf_counter()
-        members = []
-        for index in range(self._config.pretrain.episodes_per_step):
+        agent = self._demonstrator
+        # an only child each: they share no prompt
+        prefix = TaskPrefix(task.task_id, agent.engine, agent.chat, num_siblings=1)
+
+        async def play(index: int) -> Trajectory:
             spec = TaskSpec(id=task.task_id, seed=member_seed(task, index, self._config.eval.seed_start))
-            alone = await self._demonstrator.run_group(spec, group_id=task.group_id, size=1, made_by=self._name)
-            members.append(replace(alone.trajectories[0], index=index))
-        return await self._save(task, replace(alone, trajectories=tuple(members)), time.perf_counter() - start)
+            async with self._admission.seats(1):
+                return await agent.run_episode(spec, group_id=task.group_id, index=index, prefix=prefix)
+
+        trajectories = await asyncio.gather(*map(play, range(self._config.pretrain.episodes_per_step)))
+        group = Group(
+            task_id=task.task_id,
+            group_id=task.group_id,
+            trajectories=tuple(trajectories),
+            first_version=agent.engine.version,
+            last_version=agent.engine.version,
+            made_by=self._name,
+        )
+        return await self._save(task, group, time.perf_counter() - start)
 
     async def evaluate(self, request: EvaluationRequest) -> list[Episode]:
         """Play held-out tasks with the present weights."""
@@ -195,7 +207,6 @@ def _empty_model(config: SegueConfig) -> SegueModel:
     return build_model(config.model, dtype_of(config.learner.precision))
 
 
-def _demonstrator(agent: Agent, environments: LocalEnvironments, skill: Skill) -> Agent:
-    script = demonstration_script(environments, agent.chat, skill)
-    engine = ScriptedEngine(script, version=PolicyVersion(0, 0))
-    return replace(agent, engine=engine, environments=environments)
+def _demonstrator(agent: Agent, skill: Skill) -> Agent:
+    script = demonstration_script(agent.environments, agent.chat, skill)
+    return replace(agent, engine=ScriptedEngine(script, version=PolicyVersion(0, 0)))

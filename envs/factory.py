@@ -12,42 +12,26 @@ from segue.envs.adapter import GymToolEnv
 from segue.envs.errors import EnvironmentSetupError
 from segue.envs.frames import FrameError
 from segue.envs.sql.env import SqlEnv
-from segue.envs.sql.executor import LocalExecutor, ProcessExecutor, QueryExecutor
+from segue.envs.sql.executor import ProcessExecutor
 from segue.envs.sql.query import QueryLimits
 from segue.envs.tool_env import ToolEnv
 
 SQL_ID = "sql"
 
 
-def make_env(config: EnvConfig) -> ToolEnv:
-    """An environment in this process, without worker or query process: for demonstrations and tests.
-
-    Trusted calls only, such as a demonstrator's: a policy's calls go through `EnvClient`.
-
-    Raises:
-        EnvironmentSetupError: it cannot be found, built or used.
-    """
-    return EnvFactory(config, isolate=False).make()
-
-
 class EnvFactory:
     """Builds environments of one configuration; those that query share one query process."""
 
-    def __init__(self, config: EnvConfig, *, isolate: bool) -> None:
+    def __init__(self, config: EnvConfig) -> None:
         """Prepares to build.
 
         Args:
             config: which environment, and its constructor's arguments.
-            isolate: run what a model writes in a process that can be killed; needed wherever a policy acts.
         """
         self._config = config
-        self._executor: QueryExecutor | None = None
+        self._executor: ProcessExecutor | None = None
         if config.id == SQL_ID:
-            limits = QueryLimits()
-            start_timeout_s = config.start_timeout_s
-            self._executor = (
-                ProcessExecutor(limits, start_timeout_s=start_timeout_s) if isolate else LocalExecutor(limits)
-            )
+            self._executor = ProcessExecutor(QueryLimits(), start_timeout_s=config.start_timeout_s)
 
     def check(self) -> None:
         """Builds what every episode needs, so that a fault shows before the first one.
@@ -56,11 +40,16 @@ class EnvFactory:
             EnvironmentSetupError: an environment cannot be found, built or used, or the query process did not start.
         """
         self.make().close()
-        if isinstance(self._executor, ProcessExecutor):
+        if self._executor is not None:
             try:
                 self._executor.start()
             except (OSError, FrameError) as error:
                 raise EnvironmentSetupError(f"the query process did not start: {error}") from error
+
+    def stop(self) -> None:
+        """Ends the query process, if there is one; a query starts another."""
+        if self._executor is not None:
+            self._executor.stop()
 
     def make(self) -> ToolEnv:
         """Builds one environment.

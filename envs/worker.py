@@ -38,7 +38,7 @@ def main() -> None:
     if first is None:
         return
     config = EnvConfig(**first.header)
-    factory = EnvFactory(config, isolate=True)
+    factory = EnvFactory(config)
     try:
         factory.check()
     except EnvironmentSetupError as error:

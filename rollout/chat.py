@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from segue.envs.tool import ToolSpec
 from segue.model.tokenizer.base import Tokenizer
+from segue.rollout.trajectory import Int32Array
 from segue.rollout.xtml import MalformedTurn, XtmlReader, XtmlWriter
-
-Int32Array = NDArray[np.int32]
 
 
 class Mode(Enum):

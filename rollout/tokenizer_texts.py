@@ -39,11 +39,15 @@ def episode_texts(table: EpisodeTable, episode_id: str, seed: int, options: dict
 
 def demonstrations(config: EnvConfig, num_episodes: int, levels: list[int]) -> Iterator[list[str]]:
     """Texts of the first training tasks; every other task is of the first level, the others take turns."""
-    table = EpisodeTable(EnvFactory(config, isolate=False), config.max_observation_chars)
+    factory = EnvFactory(config)
+    table = EpisodeTable(factory, config.max_observation_chars)
     others = levels[1:] or levels
-    for seed in range(num_episodes):
-        level = levels[0] if seed % 2 == 0 else others[seed // 2 % len(others)]
-        yield episode_texts(table, f"texts-{seed}", seed, {"level": level})
+    try:
+        for seed in range(num_episodes):
+            level = levels[0] if seed % 2 == 0 else others[seed // 2 % len(others)]
+            yield episode_texts(table, f"texts-{seed}", seed, {"level": level})
+    finally:
+        factory.stop()
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""Where a task's queries run: in this process (our own SQL), or in the query process (a model's)."""
+"""Where a task's queries run: in the query process."""
 
 import contextlib
 import itertools
 import logging
 import socket
-import sqlite3
 import subprocess
 from dataclasses import asdict
 from typing import BinaryIO, Protocol, cast
@@ -12,7 +11,7 @@ from typing import BinaryIO, Protocol, cast
 from segue.envs.errors import InfrastructureFailure
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame
 from segue.envs.process import kill, start_module
-from segue.envs.sql.query import QueryLimits, QueryReply, open_database, run_query
+from segue.envs.sql.query import QueryLimits, QueryReply
 
 logger = logging.getLogger(__name__)
 
@@ -31,32 +30,6 @@ class QueryExecutor(Protocol):
     def close(self, handle: int) -> None:
         """Forgets a database."""
         ...
-
-
-class LocalExecutor:
-    """Runs queries in this process, with the same authorizer and limits but nothing to kill.
-
-    For demonstrations, whose SQL we wrote, and for tests; a model's SQL belongs in the query process.
-    """
-
-    def __init__(self, limits: QueryLimits) -> None:
-        self._limits = limits
-        self._connections: dict[int, sqlite3.Connection] = {}
-        self._handles = itertools.count()
-
-    def open(self, database: bytes) -> int:
-        """Opens a hardened connection at once."""
-        handle = next(self._handles)
-        self._connections[handle] = open_database(database, self._limits)
-        return handle
-
-    def run(self, handle: int, sql: str) -> QueryReply:
-        """Runs one query on its connection."""
-        return run_query(self._connections[handle], sql, self._limits)
-
-    def close(self, handle: int) -> None:
-        """Closes the connection."""
-        self._connections.pop(handle).close()
 
 
 class ProcessExecutor:

@@ -1,6 +1,6 @@
 """An engine whose completions are written by a script: demonstrations, tests, simulation. Deterministic, no weights."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,23 +12,6 @@ from segue.rollout.trajectory import Int32Array, PolicyVersion, Source
 
 Script = Callable[[Session], Awaitable[Int32Array]]
 """The token ids [n >= 1] of a session's next completion, given its stream so far."""
-
-
-def prepared_script(completions: Mapping[SessionId, Sequence[ArrayLike]]) -> Script:
-    """A script that reads each session's completions from a list, in order.
-
-    Raises:
-        KeyError: (from the script) a session without a list.
-        IndexError: (from the script) a session that wants more completions than its list has.
-    """
-    num_read: dict[SessionId, int] = {}
-
-    async def script(session: Session) -> Int32Array:
-        turn = num_read.get(session.id, 0)
-        num_read[session.id] = turn + 1
-        return np.asarray(completions[session.id][turn], np.int32)
-
-    return script
 
 
 class ScriptedEngine:

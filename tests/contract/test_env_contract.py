@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from env_cases import make_env
 
 from segue.conf.schema import EnvConfig
-from segue.envs.factory import make_env
 from segue.envs.reply import to_json
 from segue.envs.tool import ToolCall
 from segue.envs.tool_env import ToolEnv

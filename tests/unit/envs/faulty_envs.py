@@ -1,6 +1,7 @@
 """Environments that do what none should, by tool; imported by env workers from this folder."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -136,6 +137,18 @@ class Saved(Faulty):
         self.value = int(data)
 
 
+class Demonstrated(Faulty):
+    """The counter with a demonstrator, who hangs over one seed."""
+
+    def __init__(self, *, hanging_seed: int) -> None:
+        self._hanging_seed = hanging_seed
+
+    def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
+        if self.value == self._hanging_seed:
+            time.sleep(3600)
+        return {"response": skill, "calls": [{"name": "finish", "arguments": {}}]}
+
+
 class Slow(ToolEnv):
     """Never ready."""
 
@@ -193,6 +206,7 @@ class Moving(Corridor):
 gymnasium.register(id="Faulty-v0", entry_point=Faulty)
 gymnasium.register(id="ShortFaulty-v0", entry_point=Faulty, max_episode_steps=2)
 gymnasium.register(id="Saved-v0", entry_point=Saved)
+gymnasium.register(id="Demonstrated-v0", entry_point=Demonstrated)
 gymnasium.register(id="Slow-v0", entry_point=Slow)
 gymnasium.register(id="Corridor-v0", entry_point=Corridor, max_episode_steps=5)
 gymnasium.register(id="EasyCorridor-v0", entry_point=Corridor, max_episode_steps=5, reward_threshold=0.5)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from env_cases import make_env
 
 from segue.conf.schema import EnvConfig
 from segue.envs.errors import EnvironmentSetupError
-from segue.envs.factory import make_env
+from segue.envs.factory import EnvFactory
 from segue.envs.tool import ToolCall
 
 CONFIG = EnvConfig(id="faulty_envs:Corridor-v0", import_folder=str(Path(__file__).parent))
@@ -134,7 +135,7 @@ def test_observations_outside_their_space_are_refused(kwargs: dict[str, Any], me
 )
 def test_what_cannot_be_used_says_what_can(config: EnvConfig, message: str) -> None:
     with pytest.raises(EnvironmentSetupError, match=message):
-        make_env(config)
+        EnvFactory(config).make()
 
 
 def test_a_tool_environment_is_used_as_it_is_with_its_registered_bound() -> None:

@@ -14,7 +14,7 @@ CONFIG = EnvConfig(id="faulty_envs:Faulty-v0", import_folder=str(Path(__file__).
 
 
 def test_an_environment_that_failed_is_closed_and_never_used_again() -> None:
-    table = EpisodeTable(EnvFactory(CONFIG, isolate=True), 100)
+    table = EpisodeTable(EnvFactory(CONFIG), 100)
     table.reset("good", 1, None)
     closed = type(table._episodes["good"].env).closed
     closed.clear()
@@ -37,7 +37,7 @@ def test_an_environment_that_failed_is_closed_and_never_used_again() -> None:
 
 
 def test_a_failed_sql_episode_gives_its_database_back() -> None:
-    factory = EnvFactory(EnvConfig(), isolate=True)
+    factory = EnvFactory(EnvConfig())
     table = EpisodeTable(factory, 100)
     table.reset("a", 1, None)
     with pytest.raises(EnvironmentFailure, match="skill must be"):

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from env_cases import LocalExecutor
 
 from segue.envs.errors import InfrastructureFailure
-from segue.envs.sql.executor import LocalExecutor, ProcessExecutor
+from segue.envs.sql.executor import ProcessExecutor
 from segue.envs.sql.query import QueryLimits, QueryReply, open_database, render_cell, run_query
 
 SCRIPT = """
@@ -90,6 +91,8 @@ def test_reading_is_allowed(sql: str, rows: tuple[tuple[str, ...], ...]) -> None
         "SELECT randomblob(100)",
         "SELECT random()",
         "SELECT model FROM car ORDER BY RANDOM()",
+        "SELECT printf('%.2000000000c', 'a')",
+        "SELECT format('%2000000000d', 1)",
         "SELECT CURRENT_TIMESTAMP",
         "SELECT date('now')",
         "SELECT sqlite_version()",
@@ -150,6 +153,8 @@ def test_everything_else_is_denied_and_changes_nothing(sql: str) -> None:
         ("SELECT * FROM car WHERE model LIKE '" + "%a" * 200 + "'", "pattern too complex"),
         ("SELECT replace(replace(hex, 'a', 'aaaaaaaaaa'), 'a', 'aaaaaaaaaa') FROM (SELECT '" + "a" * 3000 + "' AS hex)",
          "string or blob too big"),
+        # 5,000 characters: the work of one instruction is bounded with the length of a value
+        ("SELECT replace('" + "a" * 1000 + "', 'a', 'bbbbb')", "string or blob too big"),
     ],
 )  # fmt: skip
 def test_sqlite_says_what_is_wrong(sql: str, error: str) -> None:
@@ -242,7 +247,7 @@ def test_memory_of_sqlite_is_bounded() -> None:
         QueryLimits(max_heap_bytes=2 * 2**20, max_steps=10**12, timeout_s=20.0), start_timeout_s=60
     )
     handle = process.open(make_database())
-    bomb = "SELECT a.model || printf('%500d', 1) AS x FROM car a " + " ".join(f"JOIN car c{i}" for i in range(12))
+    bomb = f"SELECT a.model || '{' ' * 500}' AS x FROM car a " + " ".join(f"JOIN car c{i}" for i in range(12))
     assert process.run(handle, f"{bomb} ORDER BY x").error == "out of memory"
     assert process.run(handle, "SELECT COUNT(*) FROM car").rows == (("3",),)
     process.stop()

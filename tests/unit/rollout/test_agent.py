@@ -12,6 +12,7 @@ from model_cases import make_config, make_model
 from rollout_cases import VERSION, FakeEnvironments, make_engine, make_reply, make_sampling, run
 
 from segue.conf.schema import EnvConfig, RolloutConfig, Skill
+from segue.envs.client import EnvClient
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.model.tokenizer.byte import ByteTokenizer
 from segue.rollout.agent import Agent, TaskPrefix
@@ -19,7 +20,6 @@ from segue.rollout.chat import AssistantCall, AssistantTurn, CallResult, Chat
 from segue.rollout.demonstration import demonstration_script
 from segue.rollout.engine.base import EngineFailure
 from segue.rollout.engine.scripted import ScriptedEngine
-from segue.rollout.environments import LocalEnvironments
 from segue.rollout.episode import TaskSpec
 from segue.rollout.session import Session
 from segue.rollout.trajectory import Outcome, PolicyVersion, Source, Trajectory, validate, validate_group
@@ -381,21 +381,24 @@ def test_demonstrations_are_written_by_the_environment():
 
 
 def test_the_sql_expert_solves_its_tasks():
-    environments = LocalEnvironments(EnvConfig())
-    engine = ScriptedEngine(demonstration_script(environments, CHAT, Skill.expert), version=PolicyVersion(0, 0))
-    agent = Agent(
-        engine=engine,
-        chat=CHAT,
-        environments=environments,
-        config=RolloutConfig(max_turn_tokens=2000, max_episode_tokens=10000),
-        sampling=sampling(),
-    )
-
     async def main():
-        tasks = [TaskSpec(id=f"sql-{seed}", seed=seed) for seed in range(8)]
-        return await asyncio.gather(
-            *(agent.run_group(task, group_id=task.id, size=1, made_by="actor") for task in tasks)
+        environments = EnvClient(EnvConfig(), 1)
+        await environments.start()
+        engine = ScriptedEngine(demonstration_script(environments, CHAT, Skill.expert), version=PolicyVersion(0, 0))
+        agent = Agent(
+            engine=engine,
+            chat=CHAT,
+            environments=environments,
+            config=RolloutConfig(max_turn_tokens=2000, max_episode_tokens=10000),
+            sampling=sampling(),
         )
+        tasks = [TaskSpec(id=f"sql-{seed}", seed=seed) for seed in range(8)]
+        try:
+            return await asyncio.gather(
+                *(agent.run_group(task, group_id=task.id, size=1, made_by="actor") for task in tasks)
+            )
+        finally:
+            await environments.stop()
 
     for group in run(main()):
         validate_group(group)
