@@ -21,6 +21,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _KEYWORDS = {"type", "properties", "required", "items", "enum", "minimum", "maximum", "description"}
+# keyword to the types that it says something about
+_NEEDED_TYPES = {
+    "properties": ("object",),
+    "required": ("object",),
+    "items": ("array",),
+    "minimum": ("integer", "number"),
+    "maximum": ("integer", "number"),
+}
+_SCALARS = ["string", "number", "boolean", "null"]
 _HINTS: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _MAX_QUOTED_CHARS = 60
 _SPEC_ATTRIBUTE = "tool_spec"
@@ -32,7 +41,8 @@ class ToolSpec:
     """A tool as the model sees it.
 
     Raises:
-        ValueError: the schema is not an object's, or has a keyword that is not checked.
+        ValueError: the schema is not an object's, has a keyword that is not checked, or one with a value that says
+            nothing.
     """
 
     name: str
@@ -41,7 +51,7 @@ class ToolSpec:
     """JSON schema of the arguments, an object; arguments beyond its properties are refused."""
 
     def __post_init__(self) -> None:
-        if self.parameters.get("type") != "object":
+        if not isinstance(self.parameters, dict) or self.parameters.get("type") != "object":
             raise ValueError(f"parameters of tool {self.name!r} must be a JSON schema of type object")
         _check_schema(self.name, self.parameters)
 
@@ -146,16 +156,50 @@ def _quote(value: Any) -> str:
     return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"
 
 
-def _check_schema(path: str, schema: dict[str, Any]) -> None:
+def _check_schema(path: str, schema: Any) -> None:
+    """Refuses what `_find_violation` would not check, or would fail on."""
+    _require(isinstance(schema, dict), f"schema of {path}", "a dictionary", schema)
     unknown = set(schema) - _KEYWORDS
     if unknown:
-        raise ValueError(f"schema of {path} may use {sorted(_KEYWORDS)}, got {sorted(unknown)}")
-    if "type" in schema and schema["type"] not in _TYPES:
-        raise ValueError(f"type of {path} must be one of {sorted(_TYPES)}, got {schema['type']!r}")
+        raise ValueError(f"schema of {path} may use {sorted(_KEYWORDS)}, got {sorted(map(str, unknown))}")
+    kind = schema.get("type")
+    _require("type" not in schema or kind in list(_TYPES), f"type of {path}", f"one of {sorted(_TYPES)}", kind)
+    for keyword, kinds in _NEEDED_TYPES.items():
+        rule = f"given with type {' or '.join(kinds)}"
+        _require(keyword not in schema or kind in kinds, f"{keyword} of {path}", rule, kind)
+    _require(isinstance(schema.get("description", ""), str), f"description of {path}", "a string", schema)
+    _check_values(path, schema)
     if "items" in schema:
         _check_schema(f"{path}[]", schema["items"])
-    for name, inner in schema.get("properties", {}).items():
+    properties = schema.get("properties", {})
+    is_named = isinstance(properties, dict) and all(isinstance(name, str) for name in properties)
+    _require(is_named, f"properties of {path}", "a dictionary by name", properties)
+    required = schema.get("required", [])
+    is_known = isinstance(required, list) and all(name in list(properties) for name in required)
+    _require(is_known, f"required of {path}", f"a list of its properties ({', '.join(properties)})", required)
+    for name, inner in properties.items():
         _check_schema(f"{path}.{name}", inner)
+
+
+def _check_values(path: str, schema: dict[str, Any]) -> None:
+    kind = schema.get("type")
+    bounds = {keyword: schema[keyword] for keyword in ("minimum", "maximum") if keyword in schema}
+    for keyword, bound in bounds.items():
+        _require(_has_type("number", bound), f"{keyword} of {path}", "a number", bound)
+    if len(bounds) == 2:
+        rule = f"at least its minimum {bounds['minimum']}"
+        _require(bounds["minimum"] <= bounds["maximum"], f"maximum of {path}", rule, bounds["maximum"])
+    if "enum" in schema:
+        allowed = [kind] if kind is not None else _SCALARS
+        members = schema["enum"]
+        holds = isinstance(members, list) and bool(members)
+        holds = holds and all(any(_has_type(name, member) for name in allowed) for member in members)
+        _require(holds, f"enum of {path}", f"a list of at least one {' or '.join(allowed)}", members)
+
+
+def _require(holds: bool, path: str, rule: str, value: Any) -> None:
+    if not holds:
+        raise ValueError(f"{path} must be {rule}, got {value!r}")
 
 
 def _schema_of_hint(method: str, name: str, hint: Any) -> dict[str, Any]:
