@@ -27,6 +27,8 @@ class Faulty(ToolEnv):
             raise RuntimeError("no such task")
         if options.get("fault") == "hang":
             time.sleep(3600)
+        if options.get("fault") == "doze":
+            time.sleep(0.5)
         self.value = seed
         return Task(user=f"count from {seed}", info={"seed": seed})
 

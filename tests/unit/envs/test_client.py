@@ -270,8 +270,10 @@ def test_an_episode_that_ends_while_it_begins_leaves_nothing_behind() -> None:
     async def scenario(client: EnvClient) -> None:
         await client.reset("other", 20, None)
         pid = await worker_pid(client, "other")
-        begin = asyncio.ensure_future(client.reset("a", 10, None))
-        await asyncio.sleep(0)
+        begin = asyncio.ensure_future(client.reset("a", 10, {"fault": "doze"}))
+        # some turns of the loop, and the request is on its way
+        for _ in range(20):
+            await asyncio.sleep(0)
         begin.cancel()
         await client.close("a")
         # the worker may hold the name no longer, or it would die of the second reset
