@@ -1,6 +1,6 @@
-"""Trajectories and groups as files: one safetensors file, whose metadata holds one JSON header. No pickle.
+"""Groups as files: one safetensors file, whose metadata holds one JSON header. No pickle.
 
-A trajectory's arrays stand under their field's name, in a group behind `<index>.`. The JSON header holds every other
+A trajectory's arrays stand under their field's name, behind `<index>.`. The JSON header holds every other
 field, and what a plan needs of the arrays, so that it is made without reading them. A file appears under its name whole
 or not at all, and its digest travels beside its path.
 """
@@ -34,8 +34,7 @@ from segue.rollout.trajectory import (
     validate_group,
 )
 
-FORMAT = "segue-trajectory/1"
-GROUP_FORMAT = "segue-group/1"
+FORMAT = "segue-group/1"
 
 _ARRAYS = ("token_ids", "trainable", "behaviour_logprob", "policy_incarnation", "policy_step", "expert_ids")
 _COUNTED = ("num_tokens", "trainable_by_version")
@@ -43,36 +42,7 @@ _METADATA_KEY = "segue"
 
 
 class TrajectoryFileError(ValueError):
-    """A file is not a whole trajectory or group of this format."""
-
-
-def save_trajectory(path: Path, trajectory: Trajectory) -> str:
-    """Write one trajectory; an existing file is replaced in one step.
-
-    Returns:
-        The file's SHA-256 digest in hexadecimal.
-    Raises:
-        ValueError: the trajectory breaks a promise of its fields, or its `info` holds what JSON cannot.
-    """
-    validate(trajectory)
-    return _write(path, _arrays(trajectory, ""), {"format": FORMAT, "trajectory": _header(trajectory)})
-
-
-def load_trajectory(path: Path, *, digest: str | None = None) -> Trajectory:
-    """Read what `save_trajectory` wrote.
-
-    Args:
-        digest: the SHA-256 that the file must have; None takes it as it is.
-    Raises:
-        TrajectoryFileError: missing, cut short, foreign, of another digest, or broken inside.
-    """
-    header, arrays = _read(path, FORMAT, digest)
-    try:
-        trajectory = _trajectory(header["trajectory"], arrays, "")
-        validate(trajectory)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _broken(path, error) from error
-    return trajectory
+    """A file is not a whole group of this format."""
 
 
 def save_group(path: Path, group: Group) -> str:
@@ -88,7 +58,7 @@ def save_group(path: Path, group: Group) -> str:
     for i, trajectory in enumerate(group.trajectories):
         arrays |= _arrays(trajectory, f"{i}.")
     header = {
-        "format": GROUP_FORMAT,
+        "format": FORMAT,
         "task_id": group.task_id,
         "group_id": group.group_id,
         "first_version": [group.first_version.incarnation, group.first_version.step],
@@ -107,7 +77,7 @@ def load_group(path: Path, *, digest: str | None = None) -> Group:
     Raises:
         TrajectoryFileError: missing, cut short, foreign, of another digest, or broken inside.
     """
-    header, arrays = _read(path, GROUP_FORMAT, digest)
+    header, arrays = _read(path, digest)
     try:
         group = Group(
             task_id=header["task_id"],
@@ -132,7 +102,7 @@ def open_group(path: Path, *, digest: str) -> StoredGroup:
         TrajectoryFileError: missing, cut short or foreign; when loading also of another digest, or broken inside.
     """
     check_digest = functools.cache(lambda: _check_digest(path, digest))
-    with _opened(path, GROUP_FORMAT) as (header, _):
+    with _opened(path) as (header, _):
         pass
     try:
         members = tuple(_summary(member) for member in header["trajectories"])
@@ -143,7 +113,7 @@ def open_group(path: Path, *, digest: str) -> StoredGroup:
     def load(index: int) -> Trajectory:
         check_digest()
         prefix = f"{index}."
-        with _opened(path, GROUP_FORMAT) as (_, file):
+        with _opened(path) as (_, file):
             arrays = _read_arrays(file, prefix)
         try:
             trajectory = _trajectory(header["trajectories"][index], arrays, prefix)
@@ -221,22 +191,22 @@ def _write(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) 
     return digest
 
 
-def _read(path: Path, wanted: str, digest: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _read(path: Path, digest: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if digest is not None:
         _check_digest(path, digest)
-    with _opened(path, wanted) as (header, file):
+    with _opened(path) as (header, file):
         return header, _read_arrays(file, "")
 
 
 @contextmanager
-def _opened(path: Path, wanted: str) -> Iterator[tuple[dict[str, Any], Any]]:
+def _opened(path: Path) -> Iterator[tuple[dict[str, Any], Any]]:
     """Header and open file, none of whose arrays is read."""
     try:
         with safe_open(path, framework="np") as file:
             header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
-            if header.get("format") != wanted:
+            if header.get("format") != FORMAT:
                 raise TrajectoryFileError(
-                    f"{path} must be a {wanted} file, got {header.get('format', 'a foreign one')}"
+                    f"{path} must be a {FORMAT} file, got {header.get('format', 'a foreign one')}"
                 )
             yield header, file
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
@@ -258,4 +228,4 @@ def _check_digest(path: Path, wanted: str) -> None:
 
 
 def _broken(path: Path, error: Exception) -> TrajectoryFileError:
-    return TrajectoryFileError(f"{path} must be a whole trajectory or group file: {type(error).__name__}: {error}")
+    return TrajectoryFileError(f"{path} must be a whole group file: {type(error).__name__}: {error}")

@@ -1,9 +1,8 @@
-"""Files of trajectories and groups: exact round trips, equal bytes, and errors for what is not whole.
+"""Files of groups: exact round trips, equal bytes, and errors for what is not whole.
 
 Durability across a power cut (fsync) is not covered: no test can see it.
 """
 
-from collections.abc import Callable
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
@@ -14,13 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
-from segue.rollout.trajectory_file import (
-    TrajectoryFileError,
-    load_group,
-    load_trajectory,
-    save_group,
-    save_trajectory,
-)
+from segue.rollout.trajectory_file import TrajectoryFileError, load_group, save_group
 
 
 def make_trajectory(num_tokens: int, *, seed: int = 0, with_experts: bool = False, **changes: Any) -> Trajectory:
@@ -58,6 +51,17 @@ def make_group(*trajectories: Trajectory) -> Group:
         last_version=PolicyVersion(2, 6),
         made_by="rollout_0",
     )
+
+
+def save_trajectory(path: Path, trajectory: Trajectory) -> str:
+    """A group of one."""
+    return save_group(path, make_group(trajectory))
+
+
+def load_trajectory(path: Path, *, digest: str | None = None) -> Trajectory:
+    """Of such a group."""
+    (trajectory,) = load_group(path, digest=digest).trajectories
+    return trajectory
 
 
 def assert_same(left: Trajectory, right: Trajectory) -> None:
@@ -128,27 +132,20 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("load", [load_trajectory, load_group])
-def test_what_is_not_such_a_file_is_named(tmp_path: Path, load: Callable[[Path], object]) -> None:
+def test_what_is_not_such_a_file_is_named(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.safetensors"
     save_file({"x": np.zeros(3, np.float32)}, foreign)
     text = tmp_path / "text.safetensors"
     text.write_text("not a safetensors file at all")
     for path, reason in (
-        (foreign, "must be a segue-.*/1 file, got a foreign one"),
-        (text, "must be a whole trajectory or group file"),
+        (foreign, "must be a segue-group/1 file, got a foreign one"),
+        (text, "must be a whole group file"),
         (tmp_path / "missing.safetensors", "FileNotFoundError"),
-        (tmp_path, "must be a whole trajectory or group file"),
+        (tmp_path, "must be a whole group file"),
     ):
         with pytest.raises(TrajectoryFileError, match=reason) as caught:
-            load(path)
+            load_group(path)
         assert str(path) in str(caught.value)
-
-
-def test_one_kind_is_not_read_as_the_other(tmp_path: Path) -> None:
-    save_trajectory(tmp_path / "one.safetensors", make_trajectory(9))
-    with pytest.raises(TrajectoryFileError, match="must be a segue-group/1 file, got segue-trajectory/1"):
-        load_group(tmp_path / "one.safetensors")
 
 
 def test_every_truncation_is_an_error(tmp_path: Path) -> None:
@@ -183,5 +180,5 @@ def test_a_broken_header_is_an_error(tmp_path: Path, before: bytes, after: bytes
     content = path.read_bytes()
     assert content.count(before) == 1
     path.write_bytes(content.replace(before, after))
-    with pytest.raises(TrajectoryFileError, match="must be a whole trajectory or group file"):
+    with pytest.raises(TrajectoryFileError, match="must be a whole group file"):
         load_trajectory(path)
