@@ -40,10 +40,10 @@ class EpisodeClock:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         _PRESENT.reset(self._earlier)
         self._is_running = False
-        return await self._deadline.__aexit__(kind, error, traceback)
+        await self._deadline.__aexit__(kind, error, traceback)
 
     @property
     def has_expired(self) -> bool:
