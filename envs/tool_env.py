@@ -183,7 +183,8 @@ def _check_result(name: str, result: Any) -> None:
     for term, value in result.reward_terms.items():
         if not abs(value) <= MAX_REWARD_TERM:
             raise ValueError(
-                f"reward term {term} of tool {name} must lie in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], got {value}"
+                f"reward term {term} of tool {name} must lie in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], "
+                f"got {value}"
             )
     if result.terminated and result.is_success is None:
         raise ValueError(f"tool {name} ended the episode and must say is_success, got None")
