@@ -1,27 +1,32 @@
 """Checkpoints of a run: folders that appear whole, with a manifest of digests; the last few and the best are kept.
 
 checkpoints/step-00000025/
-    manifest.json     file name to size and SHA-256, of every other file
+    manifest.json     file name to size and SHA-256, of every other file; what it does not name is nobody's
     controller.json   step, task cursor, ledger of the buffer, lineage, best score
     learner/          each rank's weights and optimiser state
+checkpoints/damaged-step-00000050/
+                      one that failed its check, set aside; to be looked at or deleted by hand
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from segue.actors.errors import RunError
 from segue.actors.replacement import replace_folder
 from segue.actors.run_folder import write_json
 
 CONTROLLER_NAME = "controller.json"
 LEARNER_NAME = "learner"
 _MANIFEST_NAME = "manifest.json"
-_PREFIX = "step-"
+_NAME = re.compile(r"step-([0-9]{8,})")
 _PARTIAL_PREFIX = ".partial-"
+_DAMAGED_PREFIX = "damaged-"
 
 
 class CheckpointStore:
@@ -30,15 +35,15 @@ class CheckpointStore:
     def __init__(self, folder: Path, *, keep_last: int) -> None:
         self._folder = folder
         self._keep_last = keep_last
-        folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, step: int) -> Path:
         """Folder of a step's checkpoint."""
-        return self._folder / f"{_PREFIX}{step:08d}"
+        return self._folder / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, oldest first."""
-        return sorted(int(path.name.removeprefix(_PREFIX)) for path in self._folder.glob(_PREFIX + "*"))
+        """Steps that have a checkpoint, oldest first; folders of other names are nobody's."""
+        names = (_NAME.fullmatch(path.name) for path in self._folder.glob("step-*") if path.is_dir())
+        return sorted(int(name.group(1)) for name in names if name is not None)
 
     def save(self, step: int, controller_state: dict[str, Any], write_learner: Callable[[Path], None]) -> None:
         """Write a checkpoint; it appears whole or not at all, and until then an earlier one of the step stays.
@@ -48,10 +53,15 @@ class CheckpointStore:
         """
         partial = self._folder / f"{_PARTIAL_PREFIX}{step:08d}"
         shutil.rmtree(partial, ignore_errors=True)
-        (partial / LEARNER_NAME).mkdir(parents=True)
-        write_learner(partial / LEARNER_NAME)
-        write_json(partial / CONTROLLER_NAME, controller_state)
-        write_json(partial / _MANIFEST_NAME, _digests(partial))
+        try:
+            (partial / LEARNER_NAME).mkdir(parents=True)
+            write_learner(partial / LEARNER_NAME)
+            write_json(partial / CONTROLLER_NAME, controller_state)
+            write_json(partial / _MANIFEST_NAME, _digests(partial))
+        except Exception:
+            # the disk may be full
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         replace_folder(partial, self.path(step))
 
     def load_newest(self) -> tuple[int, dict[str, Any], list[str]]:
@@ -60,6 +70,8 @@ class CheckpointStore:
         Returns:
             Its step, the controller's state, and what is wrong with each newer one; step 0 and an empty state
             where there is none.
+        Raises:
+            RunError: there are checkpoints and none is whole.
         """
         faults: list[str] = []
         for step in reversed(self.steps()):
@@ -67,6 +79,11 @@ class CheckpointStore:
             if fault is None:
                 return step, json.loads((self.path(step) / CONTROLLER_NAME).read_text()), faults
             faults.append(fault)
+        if faults:
+            raise RunError(
+                f"one checkpoint in {self._folder} must be whole, got {'; '.join(faults)}; put back what is missing, "
+                "or move these folders away to begin at step 0"
+            )
         return 0, {}, faults
 
     def prune(self, *, best: int | None) -> int:
@@ -86,32 +103,42 @@ class CheckpointStore:
         # are damaged, has the tasks of the groups that are gone played again
         return min(steps[-self._keep_last :], default=0)
 
-    def remove_after(self, step: int) -> None:
-        """Delete checkpoints that are newer, and half-written ones: the run goes on from `step`."""
-        for newer in [path for path in self._folder.glob(_PARTIAL_PREFIX + "*")]:
-            shutil.rmtree(newer)
+    def set_aside_after(self, step: int) -> None:
+        """Rename checkpoints that are newer than the newest whole one, and delete half-written ones."""
+        for partial in list(self._folder.glob(_PARTIAL_PREFIX + "*")):
+            shutil.rmtree(partial)
         for other in self.steps():
             if other > step:
-                shutil.rmtree(self.path(other))
+                self._set_aside(self.path(other))
 
     def fault(self, step: int) -> str | None:
         """What is wrong with a step's checkpoint, or None."""
         folder = self.path(step)
         try:
             wanted = json.loads((folder / _MANIFEST_NAME).read_text())
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             return f"{folder.name}: no readable manifest ({type(error).__name__})"
-        found = _digests(folder)
-        wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-        return f"{folder.name}: {', '.join(wrong)} missing, foreign or damaged" if wrong else None
+        if not isinstance(wanted, dict) or CONTROLLER_NAME not in wanted:
+            return f"{folder.name}: no readable manifest (no table of files)"
+        wrong = sorted(name for name, entry in wanted.items() if _entry(folder / name) != entry)
+        return f"{folder.name}: {', '.join(wrong)} missing or damaged" if wrong else None
+
+    def _set_aside(self, path: Path) -> None:
+        stem = _DAMAGED_PREFIX + path.name
+        names = [stem, *(f"{stem}-{number}" for number in range(2, 1000))]
+        path.rename(next(target for target in map(self._folder.joinpath, names) if not target.exists()))
 
 
-def _digests(folder: Path) -> dict[str, dict[str, Any]]:
-    entries: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != _MANIFEST_NAME:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                os.fsync(file.fileno())
-            entries[str(path.relative_to(folder))] = {"size_bytes": path.stat().st_size, "sha256": digest}
-    return entries
+def _digests(folder: Path) -> dict[str, dict[str, Any] | None]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): _entry(path) for path in files}
+
+
+def _entry(path: Path) -> dict[str, Any] | None:
+    """Size and digest of a file that is then on the disk; None where there is no file."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    return {"size_bytes": path.stat().st_size, "sha256": digest}

@@ -59,7 +59,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
         Console().print(text, highlight=False, soft_wrap=True)
         return
     start_from = None if step else initial_model(config)
-    store.remove_after(step)
+    store.set_aside_after(step)
     folder.add_launch({**launch_facts(kind.value, arguments), "restored_step": step})
     launches = folder.read_launches()
     lineage = Lineage(restored_steps=tuple(launch["restored_step"] for launch in launches))

@@ -110,8 +110,13 @@ def write_json(path: Path, value: Any) -> None:
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        # the disk may be full
+        temporary.unlink(missing_ok=True)
+        raise

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
+from segue.actors.errors import RunError
 from segue.actors.replacement import finish_replacements
 
 
@@ -25,8 +26,21 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
     assert (store.path(12) / LEARNER_NAME / "rank-0.bin").read_bytes() == b"weights 12"
 
 
-@pytest.mark.parametrize("harm", ["change", "delete", "add", "no manifest"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        ("change", "learner/rank-0.bin missing or damaged"),
+        ("delete", "learner/rank-0.bin missing or damaged"),
+        ("no manifest", "no readable manifest (FileNotFoundError)"),
+        ("[]", "no readable manifest (no table of files)"),
+        ("{}", "no readable manifest (no table of files)"),
+        ("{", "no readable manifest (JSONDecodeError)"),
+        ("\xff", "no readable manifest (UnicodeDecodeError)"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_set_aside_and_the_one_before_is_taken(
+    tmp_path: Path, harm: str, fault: str
+) -> None:
     store = make_store(tmp_path)
     save(store, 1)
     save(store, 2)
@@ -35,19 +49,45 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Pat
         (learner / "rank-0.bin").write_bytes(b"weights X")
     elif harm == "delete":
         (learner / "rank-0.bin").unlink()
-    elif harm == "add":
-        (learner / "rank-1.bin").write_bytes(b"foreign")
-    else:
+    elif harm == "no manifest":
         (store.path(2) / "manifest.json").unlink()
-    step, state, faults = store.load_newest()
-    assert (step, state) == (1, {"step": 1})
-    named = {
-        "change": "learner/rank-0.bin missing, foreign or damaged",
-        "delete": "learner/rank-0.bin missing, foreign or damaged",
-        "add": "learner/rank-1.bin missing, foreign or damaged",
-        "no manifest": "no readable manifest (FileNotFoundError)",
-    }
-    assert faults == [f"step-00000002: {named[harm]}"]
+    else:
+        (store.path(2) / "manifest.json").write_bytes(harm.encode("latin-1"))
+    assert store.load_newest() == (1, {"step": 1}, [f"step-00000002: {fault}"])
+    left = sorted(path.name for path in store.path(2).rglob("*"))
+    store.set_aside_after(1)
+    assert store.steps() == [1]
+    # nothing of it is deleted: a person may mend it
+    assert sorted(path.name for path in (tmp_path / "checkpoints" / "damaged-step-00000002").rglob("*")) == left
+    save(store, 2)
+    store.set_aside_after(1)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["damaged-step-00000002", "damaged-step-00000002-2", "step-00000001"]
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    for step in (1, 2):
+        save(store, step)
+        (store.path(step) / LEARNER_NAME / "rank-0.bin").unlink()
+    message = r"must be whole, got step-00000002: learner/rank-0\.bin missing or damaged; step-00000001: .*step 0$"
+    with pytest.raises(RunError, match=message):
+        store.load_newest()
+    assert store.steps() == [1, 2]
+
+
+def test_what_the_manifest_does_not_name_and_folders_of_other_names_are_no_damage(tmp_path: Path) -> None:
+    store = make_store(tmp_path, keep_last=1)
+    save(store, 5)
+    (store.path(5) / ".DS_Store").write_bytes(b"foreign")
+    foreign = [tmp_path / "checkpoints" / name for name in ("step-5-backup", "step-", "step-7", "notes")]
+    for path in foreign:
+        path.mkdir()
+    (tmp_path / "checkpoints" / "step-00000009").write_text("a file")
+    assert store.load_newest() == (5, {"step": 5}, [])
+    store.set_aside_after(5)
+    assert store.prune(best=None) == 5
+    assert all(path.is_dir() for path in foreign)
 
 
 def test_a_checkpoint_that_was_not_finished_is_no_checkpoint(tmp_path: Path) -> None:
@@ -60,8 +100,7 @@ def test_a_checkpoint_that_was_not_finished_is_no_checkpoint(tmp_path: Path) -> 
 
     with pytest.raises(OSError, match="no space"):
         store.save(2, {"step": 2}, fail)
-    assert store.steps() == [1]
-    store.remove_after(1)
+    # nor does its part take the room that was too little
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
 
 
@@ -107,9 +146,9 @@ def test_a_kill_while_a_step_is_saved_again_leaves_its_checkpoint(
     assert store.load_newest() == (5, {"step": 5}, [])
 
 
-def test_newer_checkpoints_are_removed_where_the_run_goes_on_from_an_older_one(tmp_path: Path) -> None:
+def test_a_half_written_checkpoint_of_a_killed_run_is_deleted(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    for step in (1, 2, 3):
-        save(store, step)
-    store.remove_after(1)
-    assert store.steps() == [1]
+    save(store, 1)
+    (tmp_path / "checkpoints" / ".partial-00000002").mkdir()
+    store.set_aside_after(1)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]

@@ -95,7 +95,7 @@ def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str],
     store.path(3).joinpath("learner/rank-0.safetensors").write_bytes(b"damaged")
     folder.close()
     assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
-    message = "checkpoint must be whole, got step-00000003: learner/rank-0.safetensors missing, foreign or damaged"
+    message = "checkpoint must be whole, got step-00000003: learner/rank-0.safetensors missing or damaged"
     assert capsys.readouterr().err == f"segue: {message}\n"
 
 
