@@ -112,6 +112,8 @@ class RolloutConfig:
     """States at a weight swap: `keep` goes on from them; `rebuild` feeds every live session again."""
     max_attempts: int = 3
     """Times an episode is played at most, the first included, while infrastructure fails."""
+    record_experts: bool = False
+    """Keep the experts of each token in the group files: 2 bytes a token, layer and choice."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -82,7 +82,7 @@ class Session:
 
         Rows from `num_expert_rows` on belong to tokens never fed (the last sampled one) and are zero.
         """
-        if self._experts is None:
+        if self._experts is None or not self._experts.values.shape[1]:
             return None
         rows = self._experts.values
         padded = np.zeros((len(self), *rows.shape[1:]), np.uint16)

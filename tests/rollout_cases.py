@@ -56,6 +56,7 @@ def make_engine(
     max_sessions: int = 8,
     prefill_chunk_tokens: int = 16,
     on_swap: OnSwap = OnSwap.keep,
+    record_experts: bool = True,
 ) -> NativeEngine:
     """A native engine over a small float64 model, with pages of 4 tokens."""
     model = model if model is not None else make_model(make_config())
@@ -67,6 +68,7 @@ def make_engine(
         max_sessions=max_sessions,
         prefill_chunk_tokens=prefill_chunk_tokens,
         on_swap=on_swap,
+        record_experts=record_experts,
     )
 
 

@@ -47,6 +47,7 @@ class NativeEngine:
         max_sessions: most sessions that are fed or decode at a time.
         prefill_chunk_tokens: most tokens fed between two decode steps.
         on_swap: what new weights do to the states that older ones built.
+        record_experts: keep the experts of each token with its session.
     Invariants:
         tests/contract/test_engine_contract.py and tests/unit/rollout/test_native.py.
     """
@@ -62,6 +63,7 @@ class NativeEngine:
         max_sessions: int,
         prefill_chunk_tokens: int,
         on_swap: OnSwap,
+        record_experts: bool,
     ) -> None:
         config = model.config
         self.version = version
@@ -69,7 +71,7 @@ class NativeEngine:
         self._model = model
         self._pool = pool
         self._on_swap = on_swap
-        self._has_experts = len(config.moe_layers) > 0
+        self._num_recorded = len(config.moe_layers) if record_experts else 0
         self._scheduler = Scheduler(
             pool, self.stats, max_sessions=max_sessions, prefill_chunk_tokens=prefill_chunk_tokens
         )
@@ -77,7 +79,7 @@ class NativeEngine:
             pool,
             max_rows=max_sessions,
             vocab_size=config.vocab_size,
-            expert_shape=(len(config.moe_layers), config.num_experts_per_token),
+            expert_shape=(self._num_recorded, config.num_experts_per_token),
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="native engine")
         self._is_computing = False
@@ -269,10 +271,10 @@ class NativeEngine:
         return finished
 
     def _forward(self, inputs: PackedInputs, view: PooledState) -> tuple[Tensor, Tensor]:
-        """Hidden states [T, D] and expert ids [T, M, k]."""
+        """Hidden states [T, D] and recorded expert ids [T, M, k]."""
         routing = Routing()
         hidden, _ = self._model(inputs, view, routing)
-        if not self._has_experts:
+        if not self._num_recorded:
             return hidden, torch.zeros(len(hidden), 0, self._model.config.num_experts_per_token)
         return hidden, routing.expert_ids
 
@@ -344,4 +346,5 @@ def build_native_engine(model: SegueModel, config: RolloutConfig, *, version: Po
         max_sessions=config.max_sessions,
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         on_swap=config.on_swap,
+        record_experts=config.record_experts,
     )

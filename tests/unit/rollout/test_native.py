@@ -463,3 +463,15 @@ def test_the_pool_fits_the_budget():
         build_native_engine(
             model, RolloutConfig(state_budget_mb=1, max_episode_tokens=16384, page_tokens=16), version=VERSION
         )
+
+
+def test_experts_are_kept_only_where_asked():
+    streams = {}
+    for record in (True, False):
+        engine = make_engine(record_experts=record)
+        session = engine.open(make_id())
+        engine.extend(session, make_prompt(9))
+        run(engine.generate(session, make_sampling(max_new_tokens=5)))
+        streams[record] = session.token_ids.tolist()
+        assert (session.expert_ids is not None) == record
+    assert streams[True] == streams[False]
