@@ -1,6 +1,7 @@
 """Any gymnasium environment with discrete actions and small observations as a `ToolEnv` of one tool, `act`."""
 
 import math
+import random
 from typing import Any
 
 import gymnasium
@@ -65,6 +66,13 @@ class GymToolEnv(ToolEnv):
             is_success=self._is_success(info) if has_ended else None,
             info={key: value for key, value in info.items() if key != "is_success"},
         )
+
+    def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
+        """One action drawn evenly, whatever the skill: nobody here knows the task, but its calls have their form."""
+        (spec,) = self.tools
+        schema = spec.parameters["properties"]["action"]
+        action = rng.choice(schema["enum"]) if "enum" in schema else rng.randint(schema["minimum"], schema["maximum"])
+        return {"response": "", "calls": [{"name": spec.name, "arguments": {"action": action}}]}
 
     def close(self) -> None:
         """Closes the foreign environment."""

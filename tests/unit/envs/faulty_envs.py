@@ -205,6 +205,13 @@ class Moving(Corridor):
     action_space = spaces.Box(-1.0, 1.0, (1,))  # type: ignore[assignment]
 
 
+class Shifted(Corridor):
+    """The corridor with actions that have no names, numbered from -1."""
+
+    action_names = None  # type: ignore[assignment]
+    action_space = spaces.Discrete(2, start=-1)
+
+
 gymnasium.register(id="Faulty-v0", entry_point=Faulty)
 gymnasium.register(id="ShortFaulty-v0", entry_point=Faulty, max_episode_steps=2)
 gymnasium.register(id="Saved-v0", entry_point=Saved)
@@ -213,4 +220,5 @@ gymnasium.register(id="Slow-v0", entry_point=Slow)
 gymnasium.register(id="Corridor-v0", entry_point=Corridor, max_episode_steps=5)
 gymnasium.register(id="EasyCorridor-v0", entry_point=Corridor, max_episode_steps=5, reward_threshold=0.5)
 gymnasium.register(id="HardCorridor-v0", entry_point=Corridor, max_episode_steps=5, reward_threshold=2.0)
+gymnasium.register(id="Shifted-v0", entry_point=Shifted, max_episode_steps=5)
 gymnasium.register(id="Moving-v0", entry_point=Moving)

@@ -1,6 +1,8 @@
 """Foreign gymnasium environments as one tool. Their laws as environments: tests/contract/test_env_contract.py."""
 
+import random
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +138,28 @@ def test_observations_outside_their_space_are_refused(kwargs: dict[str, Any], me
 def test_what_cannot_be_used_says_what_can(config: EnvConfig, message: str) -> None:
     with pytest.raises(EnvironmentSetupError, match=message):
         EnvFactory(config).make()
+
+
+@pytest.mark.parametrize(
+    ("config", "actions"),
+    [
+        (replace(CONFIG, success_return=1.0), ["left", "right"]),
+        (EnvConfig(id="FrozenLake-v1"), [0, 1, 2, 3]),
+        (replace(CONFIG, id="faulty_envs:Shifted-v0", success_return=1.0), [-1, 0]),
+    ],
+)
+def test_the_demonstrator_draws_every_action_evenly(config: EnvConfig, actions: list[Any]) -> None:
+    env = make_env(config)
+    env.reset(seed=0)
+    rng = random.Random(0)
+    num_draws = 400 * len(actions)
+    turns = [env.expert("expert", rng) for _ in range(num_draws)]
+    assert all(env.action_space.contains(ToolCall(**call)) for turn in turns for call in turn["calls"])
+    drawn = Counter(turn["calls"][0]["arguments"]["action"] for turn in turns)
+    assert sorted(drawn) == actions
+    # 400 expected each, with a standard deviation below 20
+    assert all(300 < count < 500 for count in drawn.values())
+    assert [env.expert("fallible", random.Random(3)) for _ in range(2)] == [env.expert("expert", random.Random(3))] * 2
 
 
 def test_a_tool_environment_is_used_as_it_is_with_its_registered_bound() -> None:
