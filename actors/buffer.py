@@ -7,7 +7,8 @@ Promises (each a test in tests/unit/actors/test_buffer.py):
     - `ready` lists groups in the order of their tasks, whatever the order in which they finished.
     - A group is handed out at most `max_uses` times on the restored line, uncommitted uses included.
     - After `restore`, uses since the checkpoint are undone and their groups are ready again; files that finished
-      after the checkpoint are found; half-written ones are removed.
+      after the checkpoint are found, of each task the one of the latest incarnation; half-written ones are removed.
+    - A file that is no group of this run's tasks is left alone.
     - A dropped group is never handed out, and the ledger says why.
     - A file is deleted only when its group is done with and the oldest kept checkpoint contains that.
 """
@@ -102,12 +103,12 @@ class Buffer:
             ]
         }
 
-    def restore(self, state: dict[str, Any], number_of: Callable[[str], int]) -> dict[str, int | None]:
+    def restore(self, state: dict[str, Any], number_of: Callable[[str], int | None]) -> dict[str, int | None]:
         """Return to a checkpoint's ledger and take up files that finished since.
 
         Args:
             state: of `state()`; empty for the start of a run.
-            number_of: task id to its number in the stream.
+            number_of: task id to its number in the stream; None for an id of no task.
         Returns:
             Name of each damaged file, and the number of the task that the ledger has for it.
         """
@@ -120,7 +121,7 @@ class Buffer:
                 dropped=None if item["dropped"] is None else DropReason(item["dropped"]),
                 dropped_at=item["dropped_at"],
             )
-        for partial in self._folder.glob(".*"):
+        for partial in self._folder.glob(f".*{SUFFIX}.*.tmp"):
             partial.unlink()
         return {**self._drop_damaged(), **dict.fromkeys(self._take_up_new(number_of))}
 
@@ -146,9 +147,15 @@ class Buffer:
                     damaged[path.name] = entry.record.number
         return damaged
 
-    def _take_up_new(self, number_of: Callable[[str], int]) -> Iterable[str]:
-        for path in sorted(self._folder.glob("*" + SUFFIX)):
-            if path.name.removesuffix(SUFFIX) in self._entries:
+    def _take_up_new(self, number_of: Callable[[str], int | None]) -> Iterable[str]:
+        known = set(self.numbers())
+        for path, task_id in self._new_files():
+            number = number_of(task_id)
+            if number is None:
+                continue
+            if number in known:
+                # else it would train as well, once the ledger has forgotten the other
+                path.unlink()
                 continue
             try:
                 group = load_group(path)
@@ -156,6 +163,17 @@ class Buffer:
                 path.unlink()
                 yield path.name
                 continue
+            known.add(number)
             # the file alone tells its digest: what was recorded since the checkpoint went with the process
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            self.add(make_record(group, number=number_of(group.task_id), digest=digest, rollout_s=0.0))
+            self.add(make_record(group, number=number, digest=digest, rollout_s=0.0))
+
+    def _new_files(self) -> list[tuple[Path, str]]:
+        """Files that the ledger does not have and whose name is a group's, latest incarnations first, and task ids."""
+        found: list[tuple[int, Path, str]] = []
+        for path in self._folder.glob("*" + SUFFIX):
+            group_id = path.name.removesuffix(SUFFIX)
+            task_id, _, incarnation = group_id.rpartition(".")
+            if group_id not in self._entries and incarnation.isdecimal() and path.is_file():
+                found.append((int(incarnation), path, task_id))
+        return [(path, task_id) for _, path, task_id in sorted(found, reverse=True)]

@@ -120,6 +120,7 @@ class Controller:
         self._environments = [EnvCounters() for _ in fleet.rollout]
         self._totals = Totals()
         self._best: tuple[float, int] | None = None
+        self._evaluated_step = 0
         self.step = 0
         self.evaluations: dict[str, dict[str, Any]] = {}
 
@@ -132,6 +133,8 @@ class Controller:
         """
         try:
             self._evaluate_before()
+            # the launch before may have ended in it
+            self._evaluate_when_due()
             while self.step < self._phase.num_steps:
                 self._clock.begin_step()
                 self._request_groups()
@@ -155,16 +158,16 @@ class Controller:
         if step < self._phase.num_steps:
             # played when the run was to have fewer steps
             self.evaluations.pop("after", None)
+        self._evaluated_step = state.get("evaluated_step", 0)
         self._best = None if state.get("best") is None else (state["best"][0], state["best"][1])
         self._totals = Totals.from_json(state.get("totals", {}))
         damaged = self._buffer.restore(state.get("buffer", {}), self._tasks.number_of)
         self._drop_unfit()
-        self._tasks.restore(state.get("tasks", {}), self._buffer.numbers())
-        for name, number in damaged.items():
+        lost = [number for number in damaged.values() if number is not None]
+        self._tasks.restore(state.get("tasks", {}), self._buffer.numbers(), lost)
+        for name in damaged:
             self._view.say(f"group file {name} is damaged; its task is played again")
             self._totals.dropped[DropReason.damaged.value] += 1
-            if number is not None:
-                self._tasks.redraw(number)
         if step:
             folder = self._store.path(step) / LEARNER_NAME
             self._ask_learners("load", folder, what=f"the learner to load {folder}")
@@ -282,9 +285,10 @@ class Controller:
 
     def _evaluate_when_due(self) -> None:
         every = self._phase.eval_every
-        if every and self.step % every == 0 and self.step < self._phase.num_steps:
+        is_due = every and self.step % every == 0 and self.step < self._phase.num_steps
+        if is_due and self._evaluated_step != self.step:
             self._publish_weights(is_needed=True)
-            self._note_best(self._evaluate(standard_modes(self._config)))
+            self._note_evaluated(self._evaluate(standard_modes(self._config)))
             self._rollout_stats = self._ask_rollout_stats()
 
     def _evaluate_after(self) -> None:
@@ -293,7 +297,7 @@ class Controller:
         self._publish_weights(is_needed=True)
         modes = [*standard_modes(self._config), *variant_modes(self._config)]
         self.evaluations["after"] = self._evaluate(modes)
-        self._note_best(self.evaluations["after"])
+        self._note_evaluated(self.evaluations["after"])
 
     def _evaluate(self, modes: list[Mode]) -> dict[str, Any]:
         results: dict[str, Any] = {}
@@ -308,7 +312,8 @@ class Controller:
         self._view.set_status("training")
         return results
 
-    def _note_best(self, results: dict[str, Any]) -> None:
+    def _note_evaluated(self, results: dict[str, Any]) -> None:
+        self._evaluated_step = self.step
         score = results[SAMPLED_MODE]["success"]
         if self._best is None or score > self._best[0]:
             self._best = (score, self.step)
@@ -325,6 +330,7 @@ class Controller:
             "tasks": self._tasks.state(),
             "buffer": self._buffer.state(),
             "evaluations": self.evaluations,
+            "evaluated_step": self._evaluated_step,
             "best": self._best,
             "totals": self._totals.with_costs(time.monotonic() - self._started, self._meter.read()),
         }

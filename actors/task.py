@@ -46,8 +46,8 @@ class TaskStream:
 
     Promises:
         `draw` yields pending tasks first, in order, then new ones; a task is never outstanding twice. After
-        `restore`, tasks that were outstanding at the checkpoint are drawn again, and those whose group was found in
-        the buffer are skipped: tests/unit/actors/test_task.py.
+        `restore`, tasks that were outstanding at the checkpoint or whose group is gone are drawn again, and those
+        whose group was found in the buffer are skipped: tests/unit/actors/test_task.py.
     """
 
     def __init__(self, *, kind: TaskKind, run_seed: int, seed_limit: int, incarnation: int) -> None:
@@ -60,9 +60,11 @@ class TaskStream:
         self._skip: set[int] = set()
         self._outstanding: set[int] = set()
 
-    def number_of(self, task_id: str) -> int:
-        """Place in the stream of one of its tasks."""
-        return int(task_id.removeprefix(f"{self._kind.value}-"))
+    def number_of(self, task_id: str) -> int | None:
+        """Place in the stream of one of its tasks; None for what is none."""
+        kind, _, number = task_id.rpartition("-")
+        is_task = kind == self._kind.value and number.isdecimal() and number.isascii()
+        return int(number) if is_task and task_id == _task_id(self._kind, int(number)) else None
 
     def draw(self) -> Task:
         """The next task; it is outstanding until `settle`."""
@@ -77,7 +79,7 @@ class TaskStream:
         self._outstanding.add(number)
         return Task(
             number=number,
-            task_id=f"{self._kind.value}-{number:07d}",
+            task_id=_task_id(self._kind, number),
             seed=self._seed(number),
             incarnation=self._incarnation,
         )
@@ -86,30 +88,33 @@ class TaskStream:
         """The task's group is in the buffer."""
         self._outstanding.remove(number)
 
-    def redraw(self, number: int) -> None:
-        """The task's group was dropped before it trained: draw the task again, before newer ones."""
-        self._again = sorted([*self._again, number])
-
     def state(self) -> dict[str, object]:
         """What `restore` needs, as JSON values."""
         return {"cursor": self._cursor, "unfinished": sorted(self._outstanding | set(self._again))}
 
-    def restore(self, state: dict[str, object], finished: Iterable[int]) -> None:
+    def restore(self, state: dict[str, object], finished: Iterable[int], lost: Iterable[int] = ()) -> None:
         """Return to a checkpoint's cursor.
 
         Args:
             state: of `state()`; empty for the start of the stream.
             finished: numbers of tasks whose groups stand in the buffer.
+            lost: numbers of tasks whose groups stood there and are gone: drawn again, unless another group of theirs
+                stands there.
         """
         done = set(finished)
         cursor, unfinished = state.get("cursor", 0), state.get("unfinished", [])
         assert isinstance(cursor, int) and isinstance(unfinished, list), state
         self._cursor = cursor
-        self._again = [number for number in unfinished if number not in done]
+        # from the cursor on, a task comes in its turn
+        self._again = sorted({n for n in (*unfinished, *lost) if n < cursor and n not in done})
         self._skip = {number for number in done if number >= cursor}
 
     def _seed(self, number: int) -> int:
         return _draw_seed([self._run_seed, list(TaskKind).index(self._kind), number], self._seed_limit)
+
+
+def _task_id(kind: TaskKind, number: int) -> str:
+    return f"{kind.value}-{number:07d}"
 
 
 def _draw_seed(key: list[int], seed_limit: int) -> int:

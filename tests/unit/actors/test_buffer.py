@@ -7,6 +7,7 @@ import pytest
 from actor_cases import make_group, number_of, write_group
 
 from segue.actors.buffer import Buffer, DropReason
+from segue.actors.task import TaskKind, TaskStream
 from segue.rollout.trajectory import PolicyVersion
 
 
@@ -94,6 +95,44 @@ def test_groups_that_finished_after_the_checkpoint_are_found(tmp_path: Path) -> 
 def test_a_run_that_died_before_its_first_checkpoint_keeps_its_groups(tmp_path: Path) -> None:
     make_buffer(tmp_path, 3)
     assert ready(restored(tmp_path, {})) == [0, 1, 2]
+
+
+def test_of_one_tasks_late_groups_that_of_the_latest_incarnation_is_taken_and_no_other_ever(tmp_path: Path) -> None:
+    for incarnation in (0, 10, 2):
+        write_group(tmp_path, make_group(8, incarnation=incarnation))
+    again = restored(tmp_path, {})
+    assert [record.group_id for record in again.ready()] == ["train-0000008.10"]
+    # trained, committed and forgotten: nothing of the task may come back
+    taken(again, 1, step=1)
+    again.collect(1)
+    assert ready(restored(tmp_path, again.state())) == []
+
+
+def test_a_late_group_of_a_task_whose_first_one_was_dropped_is_taken(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 1)
+    buffer.drop("train-0000000.0", DropReason.lost_version, step=0)
+    write_group(tmp_path, make_group(0, incarnation=1))
+    assert [record.group_id for record in restored(tmp_path, buffer.state()).ready()] == ["train-0000000.1"]
+
+
+def test_a_foreign_file_is_left_alone(tmp_path: Path) -> None:
+    write_group(tmp_path, make_group(0))
+    group = (tmp_path / "train-0000000.0.safetensors").read_bytes()
+    foreign = {
+        "model.safetensors",
+        "demonstration-0000001.0.safetensors",
+        "train-1.0.safetensors",
+        "notes.txt",
+        ".keep",
+    }
+    for name in foreign:
+        (tmp_path / name).write_bytes(group)
+    (tmp_path / ".cache").mkdir()
+    number_of = TaskStream(kind=TaskKind.train, run_seed=0, seed_limit=9, incarnation=0).number_of
+    buffer = Buffer(tmp_path, max_uses=1)
+    assert buffer.restore({}, number_of) == {}
+    assert ready(buffer) == [0]
+    assert {path.name for path in tmp_path.iterdir()} == foreign | {"train-0000000.0.safetensors", ".cache"}
 
 
 def test_half_written_files_are_removed(tmp_path: Path) -> None:

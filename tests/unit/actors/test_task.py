@@ -1,5 +1,7 @@
 """The stream of tasks: order, seeds, and what is drawn again after a restore."""
 
+import pytest
+
 from segue.actors.task import TaskKind, TaskStream, member_seed
 
 LIMIT = 1_000_000
@@ -42,6 +44,13 @@ def test_number_of_reads_a_task_id() -> None:
         assert stream.number_of(stream.draw().task_id) == number
 
 
+@pytest.mark.parametrize(
+    "task_id", ["notes", "train-7", "train-00000007", "train-000000x", "demonstration-0000001", ""]
+)
+def test_what_is_no_task_of_the_stream_has_no_number(task_id: str) -> None:
+    assert make_stream().number_of(task_id) is None
+
+
 def test_outstanding_tasks_are_drawn_again_after_a_restore_and_finished_ones_are_not() -> None:
     stream = make_stream()
     numbers(stream, 6)
@@ -60,11 +69,12 @@ def test_a_restore_without_a_checkpoint_starts_anew_but_keeps_finished_groups() 
     assert numbers(stream, 3) == [0, 2, 3]
 
 
-def test_a_redrawn_task_goes_before_newer_ones() -> None:
+def test_a_task_whose_group_is_gone_is_drawn_again_once_before_newer_ones() -> None:
     stream = make_stream()
-    numbers(stream, 3)
-    for number in range(3):
+    numbers(stream, 4)
+    for number in (0, 1, 2):
         stream.settle(number)
-    stream.redraw(2)
-    stream.redraw(1)
-    assert numbers(stream, 3) == [1, 2, 3]
+    restored = make_stream(incarnation=1)
+    # 3 was outstanding and is gone, 2 has another group, 5 lies behind the cursor and comes in its turn
+    restored.restore(stream.state(), finished=[0, 2], lost=[1, 2, 3, 5])
+    assert numbers(restored, 5) == [1, 3, 4, 5, 6]
