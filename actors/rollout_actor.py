@@ -132,7 +132,8 @@ class RolloutActor:
         if request.keep_as is not None:
             path = request.keep_as.with_name(f"{request.keep_as.name}.{self._name}{SUFFIX}")
             version = self._engine.version
-            save_group(path, collect_group(request.name, trajectories, made_by=self._name, version=version))
+            group = collect_group(request.name, trajectories, made_by=self._name, version=version)
+            await asyncio.to_thread(save_group, path, group)
         return [summarize(trajectory) for trajectory in trajectories]
 
     async def sample(self, request: EvaluationRequest) -> list[Trajectory]:
