@@ -6,6 +6,15 @@ Sizes are counts unless a unit is named. Layer numbers in `linear_attn_config` a
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
+_ABOVE_ZERO = (
+    "activation_situ_beta",
+    "activation_situ_linear_beta",
+    "rms_norm_eps",
+    "qk_norm_eps",
+    "initializer_range",
+    "routed_scaling_factor",
+)
+
 
 class LayerKind(Enum):
     """What mixes tokens in a layer."""
@@ -83,6 +92,10 @@ class ModelConfig:
         bound = linear.gate_lower_bound
         if bound is not None and not -5.0 <= bound < 0.0:
             raise ValueError(f"model.linear_attn_config.gate_lower_bound must be in [-5, 0) or null, got {bound}")
+        if len(set(linear.full_attn_layers)) < len(linear.full_attn_layers):
+            raise ValueError(
+                f"model.linear_attn_config.full_attn_layers must name each layer once, got {linear.full_attn_layers}"
+            )
         for number in linear.full_attn_layers:
             if not 1 <= number <= self.num_hidden_layers:
                 raise ValueError(
@@ -98,6 +111,10 @@ class ModelConfig:
             raise ValueError(
                 f"model.num_experts_per_token must be in [1, {self.num_experts - 1}], got {self.num_experts_per_token}"
             )
+        for name in _ABOVE_ZERO:
+            value = getattr(self, name)
+            if value is not None and not value > 0.0:
+                raise ValueError(f"model.{name} must be above 0, got {value}")
         for section, prefix in ((self, "model"), (linear, "model.linear_attn_config")):
             for size in fields(section):
                 value = getattr(section, size.name)

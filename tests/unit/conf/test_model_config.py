@@ -35,6 +35,16 @@ def test_state_shapes_follow_the_heads() -> None:
             "model.linear_attn_config.num_heads must be at least 1, got 0",
         ),
         ({"linear_attn_config": LinearAttnConfig(full_attn_layers=[0])}, "1-based layer numbers up to 4, got 0"),
+        (
+            {"linear_attn_config": LinearAttnConfig(full_attn_layers=[4, 4])},
+            r"full_attn_layers must name each layer once, got \[4, 4\]",
+        ),
+        ({"rms_norm_eps": 0.0}, "model.rms_norm_eps must be above 0, got 0.0"),
+        ({"qk_norm_eps": -1e-6}, "model.qk_norm_eps must be above 0, got -1e-06"),
+        ({"initializer_range": 0.0}, "model.initializer_range must be above 0, got 0.0"),
+        ({"activation_situ_beta": -4.0}, "model.activation_situ_beta must be above 0, got -4.0"),
+        ({"activation_situ_linear_beta": float("nan")}, "model.activation_situ_linear_beta must be above 0, got nan"),
+        ({"routed_scaling_factor": 0.0}, "model.routed_scaling_factor must be above 0, got 0.0"),
     ],
 )
 def test_impossible_models_are_refused(changes: dict, message: str) -> None:
