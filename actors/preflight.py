@@ -1,6 +1,5 @@
 """What can be known to fail before any process starts, beyond the configuration's own rules."""
 
-import json
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +9,7 @@ from segue.conf.errors import ConfigError
 from segue.conf.load import SHIPPED_WARM_START
 from segue.conf.model_config import ModelConfig
 from segue.conf.schema import SegueConfig
-from segue.model.published_config import parse_published_config
+from segue.model.published_config import load_published_config
 from segue.model.tokenizer.load import load_tokenizer
 
 
@@ -81,7 +80,10 @@ def check_tokenizer(config: SegueConfig) -> None:
 
 
 def _check_same_model(wanted: ModelConfig, folder: Path) -> None:
-    found = parse_published_config(json.loads((folder / "config.json").read_text()))
+    try:
+        found, _ = load_published_config(folder)
+    except ValueError as error:
+        raise ConfigError(f"run.init_from must hold an exported model, got another: {error}") from error
     different = [
         f"model.{field.name}: {getattr(wanted, field.name)} here, {getattr(found, field.name)} there"
         for field in fields(ModelConfig)

@@ -5,6 +5,7 @@ In memory a layer's experts are stacked; on disk each expert's matrix is a tenso
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from segue.conf.model_config import ModelConfig
 from segue.model.network import SegueModel, build_model
-from segue.model.published_config import is_wrapper, parse_published_config, published_config
+from segue.model.published_config import CONFIG_FILE, load_published_config, published_config
 from segue.model.safetensors_writer import DTYPE_NAMES, write_safetensors
 
 SHARD_BYTES = 4 * 2**30
@@ -25,6 +26,7 @@ INDEX_FILE = "model.safetensors.index.json"
 STACKED = ("experts.w1", "experts.w2", "experts.w3")
 QUANTISED = (".weight_packed", ".weight_scale")
 WRAPPER_PREFIX = "language_model."
+MAX_QUOTED_CHARS = 60
 OTHER_TOWERS = ("vision_tower.", "mm_projector.")
 
 
@@ -61,7 +63,7 @@ def export_checkpoint(model: SegueModel, folder: Path | str, *, shard_bytes: int
     partial.mkdir()
     try:
         dtype_name = str(model.lm_head.weight.dtype).removeprefix("torch.")
-        (partial / "config.json").write_text(json.dumps(published_config(model.config, dtype_name), indent=2) + "\n")
+        (partial / CONFIG_FILE).write_text(json.dumps(published_config(model.config, dtype_name), indent=2) + "\n")
         _write_shards(checkpoint_tensors(model), partial, shard_bytes)
         os.replace(partial, folder)
     finally:
@@ -77,13 +79,12 @@ def import_checkpoint(folder: Path | str, device: torch.device | str = "cpu") ->
     Returns:
         The configuration and the model on `device`.
     Raises:
-        ValueError: the configuration asks for another model; tensors are missing, extra, of another shape or would
-            lose precision (all of them are named); experts are quantised; a file is not safetensors.
+        ValueError: `config.json` or the index is no such file or asks for another model; tensors are missing, extra, of
+            another shape, would lose precision or hold a NaN or an infinity (all of them are named); experts are
+            quantised; a file is not safetensors.
     """
     folder = Path(folder)
-    content = json.loads((folder / "config.json").read_text())
-    config = parse_published_config(content)
-    is_wrapped = is_wrapper(content)
+    config, is_wrapped = load_published_config(folder)
     reader = _Reader(folder, prefix=WRAPPER_PREFIX if is_wrapped else "")
     quantised = [name for name in reader.names if name.endswith(QUANTISED)]
     if quantised:
@@ -92,12 +93,18 @@ def import_checkpoint(folder: Path | str, device: torch.device | str = "cpu") ->
             "convert its experts to bfloat16"
         )
     dtype = reader.dtype("model.embed_tokens.weight") if "model.embed_tokens.weight" in reader.names else torch.float32
-    problems = list(_find_problems(reader, checkpoint_tensors(build_model(config, dtype, "meta")), is_wrapped))
+    problems = list(_find_oversized(reader, config))
+    problems = problems or list(_find_problems(reader, _needed_tensors(config, dtype), is_wrapped))
     if problems:
-        raise ValueError(f"{folder} does not fit its config.json:\n  " + "\n  ".join(problems))
+        raise _misfit(folder, problems)
     model = build_model(config, dtype, device)
     for name, target in checkpoint_tensors(model).items():
-        target.copy_(_fit(reader.tensor(name), target))
+        stored = _fit(reader.tensor(name), target)
+        if not stored.isfinite().all():
+            problems.append(f"values: {name} must be finite, got a NaN or an infinity")
+        target.copy_(stored)
+    if problems:
+        raise _misfit(folder, problems)
     return config, model
 
 
@@ -105,16 +112,11 @@ class _Reader:
     """The tensors of a checkpoint folder by public name, without the wrapper's prefix."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        index = folder / INDEX_FILE
-        if index.exists():
-            paths = [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-        else:
-            paths = [folder / SINGLE_FILE]
         self._stored: dict[str, tuple[Any, str]] = {}
-        for path in paths:
+        for path in _tensor_files(folder):
             try:
                 file = safe_open(path, framework="pt")
-            except SafetensorError as error:
+            except (SafetensorError, OSError) as error:
                 raise ValueError(f"{path} is not a safetensors file: {error}") from error
             for stored_name in file.keys():  # noqa: SIM118  not a mapping
                 if not (prefix and stored_name.startswith(OTHER_TOWERS)):
@@ -141,6 +143,53 @@ class _Reader:
     def _slice(self, name: str) -> Any:
         file, stored_name = self._stored[name]
         return file.get_slice(stored_name)
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    index = folder / INDEX_FILE
+    if not index.exists():
+        return [folder / SINGLE_FILE]
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{index} must hold a JSON object: {error}") from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{index} must hold weight_map, an object from tensors to files, got {_short(content)}")
+    for tensor, name in weight_map.items():
+        # a name with a folder in it could be anybody's file
+        if not isinstance(name, str) or Path(name).name != name or "\0" in name:
+            raise ValueError(f"{index} must give for each tensor a file beside it, got {_short(name)} for {tensor}")
+    return [folder / name for name in sorted(set(weight_map.values()))]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}…"
+
+
+def _misfit(folder: Path, problems: list[str]) -> ValueError:
+    return ValueError(f"{folder} does not fit its {CONFIG_FILE}:\n  " + "\n  ".join(problems))
+
+
+def _find_oversized(reader: _Reader, config: ModelConfig) -> Iterator[str]:
+    """Counts far beyond what is stored: building such a model, even without memory, would take for ever."""
+    for name, pattern, needed in (
+        ("num_hidden_layers", r"model\.layers\.(\d+)\.", config.num_hidden_layers),
+        ("num_experts", r"\.experts\.(\d+)\.", config.num_experts),
+    ):
+        matches = (re.search(pattern, stored) for stored in reader.names)
+        num_stored = len({match[1] for match in matches if match})
+        if needed > num_stored:
+            yield f"{name}: {needed} are more than the {num_stored} that have a tensor"
+
+
+def _needed_tensors(config: ModelConfig, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The tensors of the configured model, without memory."""
+    try:
+        return checkpoint_tensors(build_model(config, dtype, "meta"))
+    except RuntimeError as error:
+        raise ValueError(f"{CONFIG_FILE} must give sizes that a tensor can have: {error}") from error
 
 
 def _find_problems(reader: _Reader, targets: Mapping[str, Tensor], is_wrapped: bool) -> Iterator[str]:

@@ -196,6 +196,81 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         import_checkpoint(tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"index.json must hold a JSON object: Expecting"),
+        ("[1]", r"index.json must hold weight_map, an object from tensors to files, got \[1\]"),
+        ("{}", "index.json must hold weight_map, an object from tensors to files, got {}"),
+        ('{"weight_map": ["a"]}', "index.json must hold weight_map, an object from tensors to files"),
+        ('{"weight_map": {}}', "index.json must hold weight_map, an object from tensors to files"),
+        ('{"weight_map": {"a": 5}}', "index.json must give for each tensor a file beside it, got 5 for a"),
+        ('{"weight_map": {"a": "../x"}}', r"must give for each tensor a file beside it, got '../x' for a"),
+        ('{"weight_map": {"a": "/x"}}', r"must give for each tensor a file beside it, got '/x' for a"),
+        ('{"weight_map": {"a": "gone"}}', "gone is not a safetensors file: No such file"),
+    ],
+)
+def test_a_broken_index_is_named(content: str, message: str, tmp_path: Path) -> None:
+    export_checkpoint(make_model(CONFIG), tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        # 5 layers and 6 experts are stored
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers: 10000000 are more than the 5 that have a tensor"),
+        ({"num_experts": 10**7}, "num_experts: 10000000 are more than the 6 that have a tensor"),
+    ],
+)
+def test_counts_are_held_against_the_stored_tensors_before_anything_is_built(
+    changes: dict[str, int], problem: str, tmp_path: Path
+) -> None:
+    export_checkpoint(make_model(CONFIG), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    content = json.loads(path.read_text()) | changes
+    del content["linear_attn_config"]["kda_layers"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError) as error:
+        import_checkpoint(tmp_path / "model")
+    assert str(error.value).splitlines()[1:] == [f"  {problem}"]
+
+
+def test_sizes_that_no_tensor_can_have_are_an_error(tmp_path: Path) -> None:
+    export_checkpoint(make_model(CONFIG), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 2**31 - 1, "hidden_size": 2**31 - 1}))
+    with pytest.raises(ValueError, match=r"config\.json must give sizes that a tensor can have"):
+        import_checkpoint(tmp_path / "model")
+
+
+def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    export_checkpoint(make_model(CONFIG), tmp_path / "model")
+
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        tensors["lm_head.weight"][3, 2] = float("nan")
+        tensors["model.layers.1.block_sparse_moe.experts.3.w2.weight"][0, 0] = -float("inf")
+
+    rewrite(tmp_path / "model", spoil)
+    with pytest.raises(ValueError) as error:
+        import_checkpoint(tmp_path / "model")
+    assert sorted(str(error.value).splitlines()[1:]) == [
+        "  values: lm_head.weight must be finite, got a NaN or an infinity",
+        "  values: model.layers.1.block_sparse_moe.experts.3.w2.weight must be finite, got a NaN or an infinity",
+    ]
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{tmp_path}/config.json must hold the JSON object that describes a model"):
+        import_checkpoint(tmp_path)
+    export_checkpoint(make_model(CONFIG), tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a safetensors file: No such file"):
+        import_checkpoint(tmp_path / "model")
+
+
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes").write_text("mine")
