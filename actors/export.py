@@ -6,24 +6,22 @@ from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.run_folder import RunFolder
 from segue.actors.supervise import supervised
 from segue.conf.errors import ConfigError
-from segue.conf.load import load_stored_config
+from segue.conf.schema import SegueConfig
 
 
-def export_run(run_folder: Path, target: Path, *, step: int | None) -> None:
+def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int | None) -> None:
     """Load a checkpoint with the run's own learner ranks and write its model.
 
     Args:
+        config: of the run.
         step: of the checkpoint; None takes the newest.
     Raises:
-        ConfigError: there is no such run or checkpoint, the checkpoint is damaged, or the target exists.
+        ConfigError: there is no such checkpoint, the checkpoint is damaged, or the target exists.
         RunError: the learner failed.
     """
     folder = RunFolder(run_folder)
-    if not folder.config.is_file():
-        raise ConfigError(f"run folder must hold a run, got {run_folder}")
     if target.exists():
         raise ConfigError(f"target must not exist, got {target}")
-    config = load_stored_config(run_folder)
     store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
     steps = store.steps()
     if not steps or (step is not None and step not in steps):

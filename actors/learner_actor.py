@@ -1,11 +1,13 @@
 """A learner actor: one rank of the learner in a process of its own. Thin: it opens group files and wires."""
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 import torch
+from torch.distributed import TCPStore
 
 from segue.actors.recorder import Values
 from segue.actors.weight_channel import WeightTicket, put_weights
@@ -28,30 +30,37 @@ class TrainRequest:
 
 
 class LearnerActor:
-    """One rank; every method but `reserve_address` is asked of all ranks together."""
+    """One rank; every method but `open_store` is asked of all ranks together."""
 
     def __init__(self, config: SegueConfig, *, rank: int) -> None:
         self._config = config
         self._rank = rank
 
-    def reserve_address(self) -> tuple[str, int]:
-        """Where rank 0 can listen: this node's address and a port that is free now."""
-        address = ray.util.get_node_ip_address()
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            return address, probe.getsockname()[1]
+    def open_store(self) -> tuple[str, int]:
+        """Where the ranks meet: rank 0 serves the store of their collectives, at this node's address alone.
+
+        Left to itself the store would listen at every address of the machine.
+        """
+        server = socket.socket()
+        server.bind((ray.util.get_node_ip_address(), 0))
+        server.listen()
+        host, port = server.getsockname()
+        self._store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
+        return host, port
 
     def start(self, address: tuple[str, int], initial_model: Path | None) -> None:
         """Join the other ranks and build the learner.
 
         Args:
-            address: host and port where rank 0 listens.
+            address: of rank 0's `open_store`.
             initial_model: folder of the exported model to start from; None draws weights.
         """
         # DeepSpeed loads here, so that the controller, which names this class, goes without it
         from segue.learner.learner import Learner
 
         torch.set_num_threads(self._config.cluster.threads)
+        # the store is open already: no rank starts one
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         self._learner = Learner(self._config, rank=self._rank, address=address, initial_model=initial_model)
 
     def train_step(self, request: TrainRequest) -> Values:

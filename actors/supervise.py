@@ -19,13 +19,13 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from segue.actors.errors import Interrupted, RunError
 from segue.actors.learner_actor import LearnerActor
+from segue.actors.loopback import ADDRESS, collectives_environment
 from segue.actors.rollout_actor import RolloutActor
 from segue.conf.environment import actor_environment, forget_authentication_mode, has_token_authentication
 from segue.conf.schema import ClusterConfig, SegueConfig
 
 # how often a wait looks at its deadline and at the user's wish to end
 _POLL_S = 0.5
-_LOOPBACK = "127.0.0.1"
 # for an actor to say good-bye before it is killed
 _STOP_S = 10.0
 
@@ -40,7 +40,10 @@ class Member:
 
 
 class Interrupt:
-    """Remembers that the user asked the run to end: the first Ctrl-C asks, a second one does not wait."""
+    """Remembers that the user asked the run to end: the first Ctrl-C asks, a second one does not wait.
+
+    SIGTERM, and SIGHUP where it is not ignored (as under nohup), ask for the same.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.is_set = False
@@ -48,12 +51,16 @@ class Interrupt:
         self._earlier: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Take over SIGINT and SIGTERM of this process."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._earlier[number] = signal.signal(number, self._on_signal)
+        """Take over these signals; also again, where another library took them over meanwhile."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            present = signal.getsignal(number)
+            if number == signal.SIGHUP and present == signal.SIG_IGN:
+                continue
+            self._earlier.setdefault(number, present)
+            signal.signal(number, self._on_signal)
 
     def uninstall(self) -> None:
-        """Give them back."""
+        """Give them back to whom they were with first."""
         for number, handler in self._earlier.items():
             signal.signal(number, handler)
         self._earlier = {}
@@ -87,20 +94,26 @@ class Fleet:
             exported_model: folder of the model to start from. Where there are learners they take it up and rollout
                 waits for what they publish; None is random weights.
         Raises:
-            RunError: an actor failed or was not ready in time.
+            RunError: Ray did not start, or an actor failed or was not ready in time.
         """
         cluster = self._config.cluster
         # workers put the driver's folder first on their path: it must hold no folder named like a package
         os.chdir(self._run_folder)
         if cluster.address is None:
             forget_authentication_mode()
-        context = ray.init(**_init_arguments(cluster, self._namespace, num_rollout + num_learners))
+        try:
+            context = ray.init(**_init_arguments(cluster, self._namespace, num_rollout + num_learners))
+        # Ray's own errors have no common class
+        except Exception as error:
+            raise RunError(_explain_no_ray(cluster, error)) from error
+        # Ray takes SIGTERM for itself
+        self._interrupt.install()
         self.dashboard = _describe_dashboard(context.dashboard_url, cluster)
         self.rollout = [self._start_rollout(i) for i in range(num_rollout)]
         self.learners = [self._start_learner(rank) for rank in range(num_learners)]
         ready = [self.call(m, "start", None if self.learners else exported_model) for m in self.rollout]
         if self.learners:
-            address = self._wait_for_start([self.call(self.learners[0], "reserve_address")])[0]
+            address = self._wait_for_start([self.call(self.learners[0], "open_store")])[0]
             ready += [self.call(member, "start", address, exported_model) for member in self.learners]
         self._wait_for_start(ready)
 
@@ -233,7 +246,7 @@ def actor_options(cluster: ClusterConfig, name: str) -> dict[str, Any]:
     is one machine and takes all of its actors, however small it is.
     """
     num_cpus = 1 if cluster.address is None else cluster.threads
-    environment = {"env_vars": actor_environment(cluster.threads)}
+    environment = {"env_vars": {**actor_environment(cluster.threads), **collectives_environment(cluster)}}
     return {"name": name, "num_cpus": num_cpus, "runtime_env": environment}
 
 
@@ -249,10 +262,17 @@ def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> 
         "address": "local",
         "num_cpus": num_cpus,
         "include_dashboard": cluster.dashboard,
-        "dashboard_host": _LOOPBACK,
-        # Ray's own servers bind to the node's address: nothing of a local run listens to the network
-        "_node_ip_address": _LOOPBACK,
+        "dashboard_host": ADDRESS,
+        # Ray's own servers bind to the node's address; see `loopback.py`
+        "_node_ip_address": ADDRESS,
     }
+
+
+def _explain_no_ray(cluster: ClusterConfig, error: Exception) -> str:
+    remedy = "free memory, disk or processes, then run the command again; Ray's own words are in its temporary folder"
+    if cluster.address is not None:
+        remedy = f"is a cluster up at {cluster.address}? leave cluster.address out to start one"
+    return f"Ray did not start: {type(error).__name__}: {_first_line(error)}; {remedy}"
 
 
 def _describe_dashboard(url: str | None, cluster: ClusterConfig) -> str | None:
@@ -263,6 +283,10 @@ def _describe_dashboard(url: str | None, cluster: ClusterConfig) -> str | None:
     if has_token_authentication():
         return f"http://{url} (asks for a token: `ray get-auth-token` prints it)"
     return f"http://{url} (open to every user of this machine)"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason given")
 
 
 def _last_line(error: BaseException) -> str:

@@ -6,7 +6,19 @@ import sys
 import time
 from pathlib import Path
 
-from segue.conf.load import GROUPS, RESUMING_COMMANDS, config_to_yaml, group_options, job_overrides, load_config
+from segue.actors.errors import Interrupted
+from segue.actors.loopback import keep_ray_on_loopback
+from segue.conf.errors import ConfigError
+from segue.conf.load import (
+    GROUPS,
+    RESUMING_COMMANDS,
+    STORED_NAME,
+    config_to_yaml,
+    group_options,
+    job_overrides,
+    load_config,
+    load_stored_config,
+)
 from segue.conf.schema import SegueConfig
 
 
@@ -44,6 +56,20 @@ def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:
     if arguments.cfg is not None:
         print(config_to_yaml(config), end="")
         return None
+    keep_ray_on_loopback(config.cluster)
+    return config
+
+
+def compose_stored(folder: Path) -> SegueConfig:
+    """The configuration of the run that a folder holds.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    if not (folder / STORED_NAME).is_file():
+        raise ConfigError(f"run folder must hold a run, got {folder}")
+    config = load_stored_config(folder)
+    keep_ray_on_loopback(config.cluster)
     return config
 
 
@@ -52,6 +78,8 @@ def run_jobs(command: str, overrides: list[str]) -> int:
 
     Returns:
         0 if all ended well, else the first exit code that did not.
+    Raises:
+        Interrupted: the user ended the job at hand, and with it the list.
     """
     jobs = job_overrides(overrides)
     if command in RESUMING_COMMANDS:
@@ -61,8 +89,22 @@ def run_jobs(command: str, overrides: list[str]) -> int:
         print(f"job {number + 1} of {len(jobs)}: segue {command} {' '.join(job)}", flush=True)
         # -P: the folder that this was called in must not hide packages
         process = [sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job]
-        codes.append(subprocess.run(process, check=False).returncode)
+        codes.append(_wait_for(subprocess.Popen(process)))
     return next((code for code in codes if code), 0)
+
+
+def _wait_for(job: "subprocess.Popen[bytes]") -> int:
+    is_interrupted = False
+    while True:
+        try:
+            code = job.wait()
+        except KeyboardInterrupt:
+            # the terminal told the job as well: it ends by itself, at the second Ctrl-C at once
+            is_interrupted = True
+            continue
+        if is_interrupted:
+            raise Interrupted
+        return code
 
 
 def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]]:

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from segue.actors.cli.command_line import compose_stored
+
 ABOUT = "Write the model of a run's checkpoint as a folder that other implementations read."
 EPILOG = """examples:
   segue export runs/2026-01-31_12-00-00_train my_model
@@ -19,9 +21,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint to take; the newest by default")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     arguments = parser.parse_args(argv)
+    folder = arguments.run_folder.absolute()
+    config = compose_stored(folder)
     # Ray and the tensor library load here and not for --help
     from segue.actors.export import export_run
 
-    export_run(arguments.run_folder.absolute(), arguments.target.absolute(), step=arguments.step)
+    export_run(config, folder, arguments.target.absolute(), step=arguments.step)
     print(f"wrote {arguments.target}")
     return 0

@@ -1,19 +1,24 @@
-"""Starts a fleet without actors on a Ray of its own, and prints what it says of its dashboard and what that answers.
+"""Starts a fleet without actors on a Ray of its own; prints what it says of its dashboard, what that answers, and what
+SIGHUP and then SIGINT do.
 
 Usage: own_ray.py <folder>, with any RAY_AUTH_MODE and RAY_ADDRESS in the environment.
 """
 
+import os
+import signal
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from segue.actors.loopback import keep_ray_on_loopback
 from segue.conf.environment import apply_driver_environment
 from segue.conf.schema import SegueConfig
 
 
 def main(folder: Path) -> None:
     apply_driver_environment()
+    keep_ray_on_loopback(SegueConfig().cluster)
     from segue.actors.supervise import supervised
 
     with supervised(SegueConfig(), folder, print) as fleet:
@@ -25,6 +30,11 @@ def main(folder: Path) -> None:
                 print(answer.status)
         except urllib.error.HTTPError as error:
             print(error.code)
+        os.kill(os.getpid(), signal.SIGHUP)
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            print("at once")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Waits of the fleet, on a real Ray actor that sleeps, fails and dies: each says who, what and how long."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -92,9 +93,45 @@ def test_a_run_starts_a_ray_of_its_own_that_asks_for_a_token_whatever_the_shell_
     command = [sys.executable, "-P", str(Path(__file__).parent / "own_ray.py"), str(tmp_path)]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "127.0.0.1:1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
-    told, status = done.stdout.splitlines()[-2:]
+    told, status, *signals = done.stdout.splitlines()[-4:]
     assert told.startswith("http://127.0.0.1:") and told.endswith("(asks for a token: `ray get-auth-token` prints it)")
     assert status == "401"
+    # Ray takes signals for itself when it starts
+    assert signals == ["ending: the step at hand, then a checkpoint; again to end at once", "at once"]
+
+
+def test_signals_go_back_to_whom_they_were_with_and_an_ignored_hang_up_stays_ignored() -> None:
+    def other(number: int, frame: object) -> None:
+        """Takes a signal over, as Ray does."""
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    first = [signal.getsignal(number) for number in numbers]
+    interrupt = Interrupt(lambda text: None)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        interrupt.install()
+        signal.signal(signal.SIGTERM, other)
+        interrupt.install()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not interrupt.is_set
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupt.is_set
+        interrupt.uninstall()
+        assert [signal.getsignal(number) for number in numbers[:2]] == first[:2]
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        for number, handler in zip(numbers, first, strict=True):
+            signal.signal(number, handler)
+
+
+def test_a_cluster_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
+    config = SegueConfig(cluster=ClusterConfig(address="nowhere"))
+    with pytest.raises(
+        RunError, match=r"^Ray did not start: \w+: .*; is a cluster up at nowhere\? leave cluster\.address"
+    ):
+        Fleet(config, run_folder=tmp_path, interrupt=Interrupt(print)).start(
+            num_rollout=0, num_learners=0, exported_model=None
+        )
 
 
 def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread() -> None:

@@ -1,6 +1,6 @@
 """Whole runs with real Ray actors, DeepSpeed and SQLite, two or three steps each, on random tiny weights.
 
-Covered: both commands, both staleness bounds, one and two ranks, resume, Ctrl-C, a killed actor, what a run leaves
+Covered: both commands, both staleness bounds, one and two ranks, resume, SIGTERM, a killed actor, what a run leaves
 behind and emits. Not covered: that anything is learnt (benchmarks), faults in the middle of a checkpoint.
 """
 
@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,15 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def listeners(process: psutil.Process) -> list[str]:
+    """Addresses at which a process takes connections."""
+    return [
+        entry.laddr.ip.removeprefix("::ffff:")
+        for entry in process.net_connections("inet")
+        if entry.status == psutil.CONN_LISTEN
+    ]
 
 
 def has_steps(folder: Path, count: int) -> bool:
@@ -267,12 +277,18 @@ def test_two_ranks_and_two_rollout_actors_overlap_within_the_bound(tmp_path: Pat
     assert made_by == {"rollout-0", "rollout-1"}
 
 
-def test_ctrl_c_ends_cleanly_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_sigterm_ends_cleanly_and_until_then_nothing_listens_to_the_network(tmp_path: Path) -> None:
     folder = tmp_path / "interrupted"
-    process = start("train", *SMALL, "train.steps=1000", "train.checkpoint_every=1000", f"run.dir={folder}")
+    # the dashboard is one of those that listen
+    changed = ("train.steps=1000", "train.checkpoint_every=1000", "cluster.dashboard=true", "cluster.learner_ranks=2")
+    process = start("train", *SMALL, *changed, f"run.dir={folder}")
     wait_until(lambda: has_steps(folder, 1))
     children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
+    listening = [address for each in (psutil.Process(process.pid), *children) for address in listeners(each)]
+    # Ray's servers, the dashboard, the ranks' store and their collectives
+    assert len(listening) > 10
+    assert {address for address in listening if not ip_address(address).is_loopback} == set()
+    process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, text
     assert f"segue train run.dir={folder} goes on" in text

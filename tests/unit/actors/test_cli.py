@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -68,23 +69,46 @@ def test_options_and_overrides_may_be_mixed(capsys: pytest.CaptureFixture[str]) 
     assert "seed: 5" in text and "steps: 7" in text
 
 
+@dataclass
+class Jobs:
+    """Stands in for `subprocess.Popen`: jobs that end with what `endings` says, in turn."""
+
+    endings: list[list[int | type[BaseException]]]
+    """Of each job, what each wait for it brings: an exception, or at last its exit code."""
+    commands: list[list[str]] = field(default_factory=list)
+
+    def __call__(self, command: list[str]) -> "Jobs":
+        self.commands.append(command[5:])
+        return self
+
+    def wait(self) -> int:
+        ending = self.endings[len(self.commands) - 1].pop(0)
+        if isinstance(ending, int):
+            return ending
+        raise ending
+
+
 def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_one_that_it_reads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    commands: list[list[str]] = []
-
-    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
-        commands.append(command[5:])
-        return subprocess.CompletedProcess(command, len(commands) - 1)
-
-    monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.chdir(tmp_path)
-    # the second job's exit code is 1
+    jobs = Jobs([[0], [1]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
     assert main(["train", "-m", "seed=1,2", "run.dir=sweep"]) == 1
-    assert commands == [["seed=1", f"run.dir={tmp_path}/sweep/0"], ["seed=2", f"run.dir={tmp_path}/sweep/1"]]
-    commands.clear()
+    assert jobs.commands == [["seed=1", f"run.dir={tmp_path}/sweep/0"], ["seed=2", f"run.dir={tmp_path}/sweep/1"]]
+    jobs = Jobs([[0], [0], [0], [0]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
     main(["eval", "-m", "eval.temperature=0.5,1", "run.dir=a,b"])
-    assert commands == [[f"eval.temperature={t}", f"run.dir={d}"] for t in ("0.5", "1") for d in "ab"]
+    assert jobs.commands == [[f"eval.temperature={t}", f"run.dir={d}"] for t in ("0.5", "1") for d in "ab"]
+
+
+def test_ctrl_c_waits_for_the_job_at_hand_and_ends_the_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs = Jobs([[0], [KeyboardInterrupt, KeyboardInterrupt, 130], [0]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
+    assert main(["train", "-m", "seed=1,2,3", "run.dir=sweep"]) == 130
+    assert [command[0] for command in jobs.commands] == ["seed=1", "seed=2"]
+    assert jobs.endings == [[], [], [0]]
 
 
 def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
