@@ -8,7 +8,7 @@ over the schema; nothing of Hydra leaves this file: what it returns are plain da
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -77,11 +77,12 @@ def load_config(overrides: Sequence[str], command: str = "train", *, launch_fold
     for override in parsed:
         _refuse_foreign(override)
     config = _resolved(_compose_shipped(command, [*_implied_group(parsed), *parsed]), launch)
-    if config.run.dir is not None and (Path(config.run.dir) / STORED_NAME).is_file():
+    holds_run = config.run.dir is not None and (Path(config.run.dir) / STORED_NAME).is_file()
+    if holds_run:
         config = _based_on_stored(config, parsed, launch)
-        if command in RESUMING_COMMANDS:
-            _refuse_changes(config)
     check_rules(config)
+    if holds_run and command in RESUMING_COMMANDS:
+        _refuse_changes(config)
     return config
 
 
@@ -154,7 +155,20 @@ def _set_dictionary(config: SegueConfig, override: Override) -> None:
     value = override.value()
     if not isinstance(value, dict):
         raise ConfigError(f"{override.key_or_group} must be a dictionary, got {override.get_value_string()}")
+    _require_names(override.key_or_group, value)
     setattr(getattr(config, section), name, value)
+
+
+def _require_names(path: str, value: Any) -> None:
+    """Keys are names all the way down: they travel as JSON, which knows no others."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _require_names(f"{path}.{index}", item)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{path} must be a dictionary by names, got the key {key!r}")
+            _require_names(f"{path}.{key}", item)
 
 
 def _based_on_stored(fresh: SegueConfig, parsed: list[Override], launch: Path) -> SegueConfig:
@@ -188,6 +202,7 @@ def _is_changeable(key: str) -> bool:
 
 def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
     """Paths made absolute: the process changes to the run folder later."""
+    _refuse_blank(config)
     if config.run.dir is not None:
         config.run.dir = str((launch / config.run.dir).absolute())
     if config.run.init_from is not None and config.run.init_from != SHIPPED_WARM_START:
@@ -198,12 +213,22 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
     return config
 
 
+def _refuse_blank(config: SegueConfig) -> None:
+    """An empty path would be the launch folder, an empty id nothing at all."""
+    for key, value in flatten(config).items():
+        if isinstance(value, str) and not value.strip() and not is_free_form(key):
+            raise ConfigError(f"{key} must be {describe_type(key)}, not blank, got {value!r}")
+
+
 def _parse(text: str) -> Override:
     try:
-        return OverridesParser.create().parse_overrides([text])[0]
+        override = OverridesParser.create().parse_overrides([text])[0]
     except OverrideParseException as error:
         reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing"))
         raise ConfigError(f"override must read key=value, got {text!r}: {reason}") from error
+    if not override.key_or_group:
+        raise ConfigError(f"override must read key=value, got {text!r}: there is no key")
+    return override
 
 
 def _line(override: Override) -> str:
@@ -223,7 +248,13 @@ def _refuse_foreign(override: Override) -> None:
     key = override.key_or_group
     if override.is_sweep_override():
         raise ConfigError(f"{key} must be one value, got a sweep; add --multirun to run each, or quote it")
-    if is_free_form(key) or key in GROUPS:
+    if key in GROUPS:
+        if override.is_add() or override.is_delete() or override.package is not None:
+            raise ConfigError(f"{key} must be set as {key}=<option>, got {override.input_line!r}")
+        if override.value() is None:
+            raise ConfigError(f"{key} must be one of {', '.join(group_options(key))}, got null")
+        return
+    if is_free_form(key):
         return
     if key not in known_keys():
         raise ConfigError(unknown_key_message(key))

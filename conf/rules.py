@@ -4,8 +4,10 @@ Each rule is one function of the whole configuration that raises `ConfigError` n
 and, where there is one, the remedy. `check_rules` runs them all, before anything starts.
 """
 
-from collections.abc import Callable
-from dataclasses import fields
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from segue.conf.errors import ConfigError
 from segue.conf.schema import (
@@ -76,6 +78,12 @@ def check_rules(config: SegueConfig) -> None:
         rule(config)
 
 
+def numbers_are_finite(config: SegueConfig) -> None:
+    """No number is NaN or infinite, those in the dictionaries of the environment's own keys included."""
+    for path, value in _numbers(config, ""):
+        _require(math.isfinite(value), path, "finite", value)
+
+
 def values_in_range(config: SegueConfig) -> None:
     """Counts and durations that have a lowest sensible value."""
     for path, lowest in _AT_LEAST:
@@ -88,6 +96,14 @@ def optimizers_in_range(config: SegueConfig) -> None:
     """Both optimisers, of reinforcement learning and of imitation."""
     _check_optimizer("learner.optimizer", config.learner.optimizer)
     _check_optimizer("pretrain.optimizer", config.pretrain.optimizer)
+
+
+def loss_in_range(config: SegueConfig) -> None:
+    """The window of ratios holds 1, where policy and behaviour agree."""
+    loss = config.learner.loss
+    _require(0 < loss.ratio_low < 1, "learner.loss.ratio_low", "in (0, 1)", loss.ratio_low)
+    _require(loss.ratio_high > 1, "learner.loss.ratio_high", "above 1", loss.ratio_high)
+    _require(loss.tau >= 0, "learner.loss.tau", "at least 0", loss.tau)
 
 
 def segment_is_whole_chunks(config: SegueConfig) -> None:
@@ -197,8 +213,10 @@ def settings_have_effect(config: SegueConfig) -> None:
 
 
 RULES: tuple[Callable[[SegueConfig], None], ...] = (
+    numbers_are_finite,
     values_in_range,
     optimizers_in_range,
+    loss_in_range,
     segment_is_whole_chunks,
     micro_step_holds_a_segment,
     backend_is_supported,
@@ -224,6 +242,21 @@ def _check_optimizer(path: str, optimizer: OptimizerConfig) -> None:
     _require(optimizer.warmup_steps >= 0, f"{path}.warmup_steps", "at least 0", optimizer.warmup_steps)
     _require(0 <= optimizer.min_lr_ratio <= 1, f"{path}.min_lr_ratio", "in [0, 1]", optimizer.min_lr_ratio)
     _require(optimizer.grad_clip >= 0, f"{path}.grad_clip", "at least 0", optimizer.grad_clip)
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Every float of a section with its dotted path."""
+    inner: Iterator[tuple[str, Any]] = iter(())
+    if is_dataclass(value):
+        inner = ((field.name, getattr(value, field.name)) for field in fields(value))
+    elif isinstance(value, dict):
+        inner = ((str(key), item) for key, item in value.items())
+    elif isinstance(value, list):
+        inner = ((str(index), item) for index, item in enumerate(value))
+    elif isinstance(value, float):
+        yield path, value
+    for name, item in inner:
+        yield from _numbers(item, f"{path}.{name}" if path else name)
 
 
 def _get(config: SegueConfig, path: str) -> float:

@@ -143,14 +143,6 @@ class LossConfig:
     constant_tokens: int = 4096
     """Denominator of `normalisation: constant`, in tokens a step."""
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.ratio_low < 1.0:
-            raise ValueError(f"learner.loss.ratio_low must be in (0, 1), got {self.ratio_low}")
-        if not self.ratio_high > 1.0:
-            raise ValueError(f"learner.loss.ratio_high must be above 1, got {self.ratio_high}")
-        if not self.tau >= 0.0:
-            raise ValueError(f"learner.loss.tau must be at least 0, got {self.tau}")
-
 
 @dataclass(kw_only=True, slots=True)
 class OptimizerConfig:

@@ -63,6 +63,18 @@ def test_pretraining_starts_from_random_weights_and_training_from_the_warm_start
             "~train.steps",
             "train.steps must be set as train.steps=<value>, got '~train.steps'; every key exists already",
         ),
+        ("=3", "override must read key=value, got '=3': there is no key"),
+        ("@=3", "override must read key=value, got '@=3': there is no key"),
+        ("model=null", f"model must be one of {', '.join(group_options('model'))}, got null"),
+        ("experiment=null", f"experiment must be one of {', '.join(group_options('experiment'))}, got null"),
+        ("~model", "model must be set as model=<option>, got '~model'"),
+        ("+model=tiny", "model must be set as model=<option>, got '+model=tiny'"),
+        ("model@env=tiny", "model must be set as model=<option>, got 'model@env=tiny'"),
+        ("run.dir=", "run.dir must be a string or null, not blank, got ''"),
+        ("run.dir=' '", "run.dir must be a string or null, not blank, got ' '"),
+        ("run.init_from=", "run.init_from must be a string or null, not blank, got ''"),
+        ("env.id=", "env.id must be a string, not blank, got ''"),
+        ("tokenizer=", "tokenizer must be a string, not blank, got ''"),
         ("train.steps", "override must read key=value, got 'train.steps': missing EQUAL at '<EOF>'"),
     ],
 )
@@ -89,6 +101,19 @@ def test_a_dictionary_given_whole_replaces_and_a_key_of_it_adds() -> None:
     assert load_config(["env.variants={}"]).env.variants == {}
     assert load_config(["env.variants.easy={level: 1}"]).env.variants == {**shipped, "easy": {"level": 1}}
     assert message("env.variants=3") == "env.variants must be a dictionary, got 3"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("env.variants={1: {}}", "env.variants must be a dictionary by names, got the key 1"),
+        ("env.variants={null: {}}", "env.variants must be a dictionary by names, got the key None"),
+        ("env.kwargs={true: 1}", "env.kwargs must be a dictionary by names, got the key True"),
+        ("env.kwargs={a: [{1.5: 1}]}", "env.kwargs.a.0 must be a dictionary by names, got the key 1.5"),
+    ],
+)
+def test_keys_of_the_environment_are_names(override: str, expected: str) -> None:
+    assert message(override) == expected
 
 
 def test_relative_paths_are_taken_from_the_launch_folder(tmp_path: Path) -> None:

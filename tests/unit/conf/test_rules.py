@@ -1,14 +1,21 @@
 """Each rule refuses what it names, with path, rule and value, and lets the default configuration pass."""
 
+import functools
+import math
+import re
+from typing import Any
+
 import pytest
 
 from segue.conf.errors import ConfigError
+from segue.conf.keys import describe_type, flatten
 from segue.conf.load import load_config
 from segue.conf.rules import RULES, check_rules
 from segue.conf.schema import SegueConfig
 
 # rule's name -> (overrides that break it, the message)
 CASES = {
+    "numbers_are_finite": (["learner.optimizer.lr=inf"], "learner.optimizer.lr must be finite, got inf"),
     "values_in_range": (
         ["train.groups_per_step=0"],
         "train.groups_per_step must be at least 1, got 0",
@@ -17,6 +24,7 @@ CASES = {
         ["pretrain.optimizer.beta2=1.0"],
         "pretrain.optimizer.beta2 must be in [0, 1), got 1.0",
     ),
+    "loss_in_range": (["learner.loss.ratio_low=5.0"], "learner.loss.ratio_low must be in (0, 1), got 5.0"),
     "segment_is_whole_chunks": (
         ["learner.segment_tokens=100"],
         "learner.segment_tokens must be a positive multiple of 64, got 100",
@@ -103,11 +111,47 @@ def test_settings_without_their_switch_are_refused(overrides: list[str], key: st
         load_config(overrides)
 
 
+def float_keys() -> list[str]:
+    """Every key that takes a number with a fraction, from the schema."""
+    return [key for key in flatten(SegueConfig()) if "a number" in describe_type(key)]
+
+
+@pytest.mark.parametrize("key", float_keys())
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_may_be_nan_or_infinite(key: str, value: float) -> None:
+    config: Any = SegueConfig()
+    *sections, name = key.split(".")
+    setattr(functools.reduce(getattr, sections, config), name, value)
+    with pytest.raises(ConfigError, match=rf"^{re.escape(key)} must be finite, got {value}$"):
+        check_rules(config)
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("env.kwargs.speed=nan", "env.kwargs.speed"),
+        ("env.kwargs={speeds: [1.0, inf]}", "env.kwargs.speeds.1"),
+        ("env.variants={fast: {speed: -inf}}", "env.variants.fast.speed"),
+        ("env.eval_options={speed: nan}", "env.eval_options.speed"),
+    ],
+)
+def test_numbers_of_the_environment_are_finite_too(override: str, path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{re.escape(path)} must be finite, got "):
+        load_config([override])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learner.loss.ratio_high=1.0", "learner.loss.ratio_high must be above 1, got 1.0"),
+        ("learner.loss.tau=-0.1", "learner.loss.tau must be at least 0, got -0.1"),
+    ],
+)
+def test_the_loss_keeps_its_ranges(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        load_config([override])
+
+
 def test_settings_have_effect_where_their_switch_is_on() -> None:
     config = load_config(["learner.loss.constant_tokens=7", "learner.loss.normalisation=constant"])
     assert config.learner.loss.constant_tokens == 7
-
-
-def test_ranges_of_the_schema_itself_name_the_full_path() -> None:
-    with pytest.raises(ConfigError, match=r"^learner\.loss\.ratio_low must be in \(0, 1\), got 5\.0$"):
-        load_config(["learner.loss.ratio_low=5.0"])
