@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import Any
 
-import torch
-
 from segue.conf.model_config import LayerKind, ModelConfig
+from segue.conf.schema import Precision
 from segue.model.network import SegueModel, build_model
+from segue.model.precision import dtype_of
 
 CONTEXT_LENGTHS = (8_192, 65_536, 262_144, 1_048_576)
 """Tokens at which costs that grow with the context are given: 8K, 64K, 256K, 1M."""
@@ -20,14 +20,14 @@ def describe(config: ModelConfig) -> dict[str, Any]:
         `parameters`: `total`; `active` (those that one token meets: its experts of all, the head, not the embedding
             table); `components` (sums by part); `per_layer` (one KDA layer, one MLA layer, one routed expert, one
             MoE layer without its routed experts).
-        `weights_bytes`: all in bfloat16; the few that stay float32 are not told apart.
-        `state`: bytes of one sequence: `recurrent_bytes` (float32), `conv_bytes` and `row_bytes_per_token` (bfloat16),
-            `sequence_bytes` by context length.
+        `weights_bytes`: by `learner.precision`, without buffers; in bf16 the few that stay float32 are counted as such.
+        `state_bytes`: of one sequence, by `learner.precision`: `recurrent` (float32 in both), `conv`, `row_per_token`,
+            and `sequence`, their sum by context length.
         `flops_per_token`: multiplications and additions of one token's forward: `matmul` (weights), `kda_state`
             (recurrent form), and by context length `decode` (all of it, latent attention absorbed) and `prefill` (all
             of it, latent attention expanded).
     """
-    model = build_model(config, torch.bfloat16, "meta")
+    model = build_model(config, dtype_of(Precision.bf16), "meta")
     components = _components(model)
     total = sum(components.values())
     share = config.num_experts_per_token / config.num_experts
@@ -45,8 +45,11 @@ def describe(config: ModelConfig) -> dict[str, Any]:
             "components": components,
             "per_layer": _per_layer(model, config),
         },
-        "weights_bytes": 2 * total,
-        "state": _state(config),
+        "weights_bytes": {
+            Precision.fp32.name: 4 * total,
+            Precision.bf16.name: sum(parameter.nbytes for parameter in model.parameters()),
+        },
+        "state_bytes": {precision.name: _state_bytes(config, precision) for precision in Precision},
         "flops_per_token": _flops_per_token(config, active),
     }
 
@@ -96,17 +99,18 @@ def _per_layer(model: SegueModel, config: ModelConfig) -> dict[str, int]:
     return sizes
 
 
-def _state(config: ModelConfig) -> dict[str, Any]:
+def _state_bytes(config: ModelConfig, precision: Precision) -> dict[str, Any]:
     num_heads, value_size, key_size = config.recurrent_shape
     num_taps, num_channels = config.conv_shape
+    size = dtype_of(precision).itemsize
     recurrent = 4 * len(config.kda_layers) * num_heads * value_size * key_size
-    conv = 2 * len(config.kda_layers) * num_taps * num_channels
-    row = 2 * len(config.mla_layers) * config.latent_row_size
+    conv = size * len(config.kda_layers) * num_taps * num_channels
+    row = size * len(config.mla_layers) * config.latent_row_size
     return {
-        "recurrent_bytes": recurrent,
-        "conv_bytes": conv,
-        "row_bytes_per_token": row,
-        "sequence_bytes": {length: recurrent + conv + row * length for length in CONTEXT_LENGTHS},
+        "recurrent": recurrent,
+        "conv": conv,
+        "row_per_token": row,
+        "sequence": {length: recurrent + conv + row * length for length in CONTEXT_LENGTHS},
     }
 
 

@@ -35,19 +35,20 @@ def _table(facts: dict[str, Any]) -> Table:
     table = Table("quantity", "value", show_edge=False)
     table.columns[1].justify = "right"
     for section, values in facts.items():
-        _add_rows(table, section.replace("_", " "), values, 0)
+        _add_rows(table, section, values, 0)
     return table
 
 
-def _add_rows(table: Table, name: str, value: Any, depth: int) -> None:
-    label = "  " * depth + str(name).replace("_", " ")
+def _add_rows(table: Table, name: str | int, value: Any, depth: int) -> None:
+    words = f"{name:,} tokens" if isinstance(name, int) else name.replace("_", " ")
+    label = "  " * depth + words
     if isinstance(value, dict):
         table.add_row(f"[b]{label}[/b]")
         for key, inner in value.items():
             _add_rows(table, key, inner, depth + 1)
     else:
-        table.add_row(label, _number(str(name), value))
+        table.add_row(label, _number(value))
 
 
-def _number(name: str, value: int) -> str:
+def _number(value: int) -> str:
     return f"{value:,} ({value:.4e})" if value >= 10**6 else f"{value:,}"

@@ -6,7 +6,11 @@ import pytest
 from model_cases import make_config, make_model
 
 from segue.conf.load import load_config
+from segue.conf.schema import Precision
 from segue.model.describe import describe
+from segue.model.network import build_model
+from segue.model.pool import StatePool
+from segue.model.precision import dtype_of
 
 
 def test_k3_has_the_published_sizes() -> None:
@@ -23,10 +27,11 @@ def test_k3_has_the_published_sizes() -> None:
     assert layers["moe_without_routed_experts"] == pytest.approx(189.93e6, rel=2e-5)
     assert costs["layers"] == {"kda": 69, "mla": 24, "dense": 1, "moe": 92}
     # 69 layers x 96 heads x 128 x 128 x 4 bytes; 3 x 36864 x 2 bytes; 24 layers x 576 x 2 bytes
-    assert costs["state"]["recurrent_bytes"] == 69 * 96 * 128 * 128 * 4 == 434_110_464
-    assert costs["state"]["conv_bytes"] == 69 * 3 * 36864 * 2
-    assert costs["state"]["row_bytes_per_token"] == 27_648
-    assert costs["state"]["sequence_bytes"][1_048_576] == 434_110_464 + 15_261_696 + 27_648 * 1_048_576
+    state = costs["state_bytes"]["bf16"]
+    assert state["recurrent"] == 69 * 96 * 128 * 128 * 4 == 434_110_464
+    assert state["conv"] == 69 * 3 * 36864 * 2
+    assert state["row_per_token"] == 27_648
+    assert state["sequence"][1_048_576] == 434_110_464 + 15_261_696 + 27_648 * 1_048_576
 
 
 def test_the_other_models_have_their_sizes() -> None:
@@ -59,3 +64,17 @@ def test_operations_grow_with_the_context_in_mla_layers_only() -> None:
     # 2 MLA layers x 3 heads; expanded: score over 8 + 4, value over 6; absorbed: score over 10 + 4, value over 10
     assert flops["prefill"][65_536] - flops["prefill"][8_192] == 2 * 3 * 2 * (12 + 6) * step
     assert flops["decode"][65_536] - flops["decode"][8_192] == 2 * 3 * 2 * (14 + 10) * step
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_bytes_are_those_of_a_model_and_a_pool_of_the_precision(precision: Precision) -> None:
+    config = make_config()
+    costs = describe(config)
+    model = build_model(config, dtype_of(precision), "meta")
+    assert costs["weights_bytes"][precision.name] == sum(p.nbytes for p in model.parameters())
+    pool = StatePool(config, num_slots=1, num_pages=1, page_size=8, dtype=dtype_of(precision), device="cpu")
+    state = costs["state_bytes"][precision.name]
+    assert state["recurrent"] == sum(tensor.nbytes for tensor in pool.recurrent)
+    assert state["conv"] == sum(tensor.nbytes for tensor in pool.conv)
+    assert 8 * state["row_per_token"] == sum(tensor.nbytes for tensor in pool.pages)
+    assert state["sequence"][8_192] == state["recurrent"] + state["conv"] + 8_192 * state["row_per_token"]
