@@ -8,7 +8,7 @@ from rich.console import Console
 
 from segue.actors.console import ConsoleView, before_and_after
 from segue.actors.held_out import play_held_out, standard_modes, variant_modes
-from segue.actors.preflight import check_before_start, trained_model
+from segue.actors.preflight import check_before_start, check_environment, trained_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts
 from segue.actors.recorder import JsonlSink, Recorder
@@ -30,14 +30,24 @@ def examine(config: SegueConfig, *, arguments: list[str], launch_folder: Path) -
     model = trained_model(config)
     config.run.init_from = str(model)
     check_before_start(config)
+    check_environment(config.env)
     folder = RunFolder(new_folder(launch_folder, "eval"))
-    folder.open(config, "eval")
+    folder.open("eval")
+    try:
+        return _examine_in(folder, config, model, arguments)
+    finally:
+        folder.close()
+
+
+def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: list[str]) -> dict[str, Any]:
+    facts = launch_facts("eval", arguments)
     meter = ProcessMeter()
     started = time.monotonic()
     view = ConsoleView(command="eval", num_steps=0, is_live=config.run.console)
     results: dict[str, Any] = {}
     with view, supervised(config, folder.path, view.say) as fleet:
         fleet.start(num_rollout=config.cluster.rollout_actors, num_learners=0, exported_model=model)
+        folder.begin(config, {**facts, "restored_step": 0})
         recorder = Recorder([JsonlSink(folder.metrics, incarnation=0), view])
         for mode in (*standard_modes(config), *variant_modes(config)):
             view.set_status(f"evaluating ({mode.name})")
@@ -48,7 +58,7 @@ def examine(config: SegueConfig, *, arguments: list[str], launch_folder: Path) -
         recorder.close()
         usage = meter.read()
     summary = {
-        **launch_facts("eval", arguments),
+        **facts,
         "model": str(model),
         "seed": config.seed,
         "evaluations": {"after": results},

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from segue.actors.preflight import check_before_start, trained_model
+from segue.actors.preflight import check_before_start, check_environment, trained_model
 from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.supervise import supervised
 from segue.conf.schema import SegueConfig
@@ -29,6 +29,7 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
     model = None if demonstrator else trained_model(config)
     config.run.init_from = None if model is None else str(model)
     check_before_start(config)
+    check_environment(config.env, config.pretrain.skill if demonstrator else None)
     console = Console()
     seeds = range(config.eval.seed_start, config.eval.seed_start + num_episodes)
     request = EvaluationRequest(

@@ -1,6 +1,6 @@
 """`curves.png`: what `metrics.jsonl` says, drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,16 @@ _COLUMNS = 3
 
 
 class CurvesSink:
-    """Redraws `curves.png` after each evaluation; it listens behind the sink that writes `metrics.jsonl`."""
+    """Redraws `curves.png` after each evaluation; it listens behind the sink that writes `metrics.jsonl`.
 
-    def __init__(self, metrics: Path, curves: Path) -> None:
+    A drawing that fails ends no run: it is told once, as each damaged line of the metrics is.
+    """
+
+    def __init__(self, metrics: Path, curves: Path, say: Callable[[str], None]) -> None:
         self._metrics = metrics
         self._curves = curves
+        self._say = say
+        self._told: set[str] = set()
         self._has_evaluation = False
 
     def write(self, kind: str, step: int, values: Values) -> None:
@@ -55,8 +60,17 @@ class CurvesSink:
         self._draw()
 
     def _draw(self) -> None:
-        draw_curves(read_metrics(self._metrics), self._curves)
         self._has_evaluation = False
+        try:
+            draw_curves(read_metrics(self._metrics, self._tell), self._curves)
+        # whatever the drawing library says
+        except Exception as error:
+            self._tell(f"{self._curves} could not be drawn: {type(error).__name__}: {error}")
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._say(text)
 
 
 def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:

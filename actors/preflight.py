@@ -1,14 +1,18 @@
 """What can be known to fail before any process starts, beyond the configuration's own rules."""
 
+import asyncio
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 
+from segue.actors.errors import RunError
 from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.errors import ConfigError
 from segue.conf.load import SHIPPED_WARM_START
 from segue.conf.model_config import ModelConfig
-from segue.conf.schema import SegueConfig
+from segue.conf.schema import EnvConfig, SegueConfig, Skill
+from segue.envs.client import EnvClient
+from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.model.published_config import load_published_config
 from segue.model.tokenizer.load import load_tokenizer
 
@@ -77,6 +81,36 @@ def check_tokenizer(config: SegueConfig) -> None:
             f"model.vocab_size must be at least the {size} ids of tokenizer {config.tokenizer}, "
             f"got {config.model.vocab_size}"
         )
+
+
+def check_environment(config: EnvConfig, demonstrator: Skill | None = None) -> None:
+    """Build the environment once, on an env worker.
+
+    Args:
+        demonstrator: the skill that has to play; asked for one turn.
+    Raises:
+        ConfigError: it cannot be built, or has no such demonstrator.
+        RunError: its worker did not start.
+    """
+    try:
+        asyncio.run(_try_environment(config, demonstrator))
+    except EnvironmentSetupError as error:
+        raise ConfigError(str(error)) from error
+    except EnvironmentFailure as error:
+        raise ConfigError(f"env must have a demonstrator that plays, got {config.id}: {error}") from error
+    except InfrastructureFailure as error:
+        raise RunError(f"an episode of {config.id} could not begin: {error}") from error
+
+
+async def _try_environment(config: EnvConfig, demonstrator: Skill | None) -> None:
+    client = EnvClient(config, 1)
+    await client.start()
+    try:
+        if demonstrator is not None:
+            await client.reset("preflight", 0, None)
+            await client.expert("preflight", demonstrator.value)
+    finally:
+        await client.stop()
 
 
 def _check_same_model(wanted: ModelConfig, folder: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -117,20 +117,36 @@ def _cut_partial_line(path: Path) -> None:
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path, say: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
     """Steps and evaluations of `metrics.jsonl` that are on the line of the run, in order.
 
     A line of kind `restore` undoes the steps after it, and an evaluation that was played again replaces the first.
+
+    Args:
+        say: is told of each line that cannot be read; such a line is left out.
     """
     if not path.is_file():
         return []
     kept: dict[Any, dict[str, Any]] = {}
-    with path.open() as file:
-        for line in map(json.loads, file):
-            if line["kind"] == "restore":
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            line = _parse_line(text)
+            if line is None:
+                say(f"line {number} of {path} is damaged and left out")
+            elif line["kind"] == "restore":
                 kept = {event: earlier for event, earlier in kept.items() if earlier["step"] <= line["step"]}
             else:
                 event = (line["kind"], line["step"], frozenset(line["metrics"]))
                 kept.pop(event, None)
                 kept[event] = line
     return list(kept.values())
+
+
+def _parse_line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    fields = {"kind": str, "step": int, "metrics": dict}
+    is_whole = isinstance(line, dict) and all(isinstance(line.get(name), of) for name, of in fields.items())
+    return line if is_whole else None

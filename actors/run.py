@@ -1,6 +1,7 @@
 """One run from its configuration to its summary: what `segue train` and `segue pretrain` do."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from segue.actors.errors import Interrupted, RunError
 from segue.actors.lineage import Lineage
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.plots import CurvesSink
-from segue.actors.preflight import check_before_start, check_tokenizer, initial_model
+from segue.actors.preflight import check_before_start, check_environment, check_tokenizer, initial_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts
 from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink
@@ -42,7 +43,8 @@ def run(config: SegueConfig, kind: PhaseKind, *, arguments: list[str], launch_fo
     else:
         # before there is a folder
         check_before_start(config)
-    folder.open(config, kind.value)
+        _check_environment(config, kind)
+    folder.open(kind.value)
     try:
         _run_in(folder, config, kind, arguments)
     finally:
@@ -59,9 +61,12 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
         Console().print(text, highlight=False, soft_wrap=True)
         return
     start_from = None if step else initial_model(config)
+    if folder.config.is_file():
+        # else it was checked before there was a folder
+        _check_environment(config, kind)
     store.set_aside_after(step)
-    folder.add_launch({**launch_facts(kind.value, arguments), "restored_step": step})
-    launches = folder.read_launches()
+    facts = {**launch_facts(kind.value, arguments), "restored_step": step}
+    launches = [*folder.read_launches(), facts]
     lineage = Lineage(restored_steps=tuple(launch["restored_step"] for launch in launches))
     meter = ProcessMeter()
     view = ConsoleView(command=kind.value, num_steps=phase.num_steps, is_live=config.run.console)
@@ -72,6 +77,8 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
             num_learners=config.cluster.learner_ranks,
             exported_model=start_from,
         )
+        # one that did not start may be started with other values
+        folder.begin(config, facts)
         if fleet.dashboard is not None:
             view.say(f"dashboard: {fleet.dashboard}")
         recorder = Recorder(
@@ -79,7 +86,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
                 JsonlSink(folder.metrics, lineage.incarnation),
                 TensorBoardSink(folder.events),
                 RayMetricsSink(),
-                CurvesSink(folder.metrics, folder.curves),
+                CurvesSink(folder.metrics, folder.curves, view.say),
                 view,
             ]
         )
@@ -108,13 +115,30 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
         except RunError as error:
             status = f"failed: {error}"
             raise
+        except OSError as error:
+            status = f"failed: {error}"
+            raise RunError(f"{folder.path} must be on a disk with room, and writable, got {error}") from error
         finally:
             if status != "finished":
                 view.say(f"{status} after step {controller.step}; segue {kind.value} run.dir={folder.path} goes on")
             summary = build_summary(config, launches, controller.summary(), status=status)
-            write_json(folder.summary, summary)
-            recorder.close()
+            _write_end(folder.summary, summary, recorder, view.say)
     _tell_results(folder, summary, time.monotonic() - started)
+
+
+def _check_environment(config: SegueConfig, kind: PhaseKind) -> None:
+    check_environment(config.env, config.pretrain.skill if kind is PhaseKind.pretrain else None)
+
+
+def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Callable[[str], None]) -> None:
+    """Write the summary and what the recorder holds back; a fault there hides none that ended the run before."""
+    try:
+        write_json(path, summary)
+        recorder.close()
+    except OSError as error:
+        if summary["status"] == "finished":
+            raise RunError(f"{path} must be on a disk with room, and writable, got {error}") from error
+        say(f"{path} could not be written: {error}")
 
 
 def _greet(view: ConsoleView, folder: RunFolder, lineage: Lineage, step: int, faults: list[str]) -> None:

@@ -8,7 +8,7 @@ curves.png       what metrics.jsonl says, drawn
 events/          the same for TensorBoard
 groups/          the buffer: one file a finished group
 trajectories/    played evaluations: one file for each mode and rollout actor
-checkpoints/     last ones and the best
+checkpoints/     last ones and the best, and damaged ones
 export/          the trained model, as another implementation reads it
 """
 
@@ -26,6 +26,7 @@ from segue.conf.load import STORED_NAME, config_to_yaml
 from segue.conf.schema import SegueConfig
 
 EXPORT_NAME = "export"
+_LOCK_NAME = ".lock"
 
 
 class RunFolder:
@@ -44,41 +45,72 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.export = path / EXPORT_NAME
         self._lock: IO[str] | None = None
+        self._is_new = False
 
-    def open(self, config: SegueConfig, command: str) -> None:
-        """Take the folder for this process: create it, or take up the run that it holds.
+    def open(self, command: str) -> None:
+        """Take the folder for this process: a new one, an empty one, or one that holds a run.
 
         Raises:
-            ConfigError: it holds a run of another command.
+            ConfigError: it holds something else, a run of another command, or it cannot be written.
             RunError: another process is at work in it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / ".lock").open("a")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._refuse_foreign()
+            self._is_new = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / _LOCK_NAME).open("a")
         except OSError as error:
-            self.close()
+            raise ConfigError(f"run.dir must be a folder that can be written, got {self.path}: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
             raise RunError(
                 f"{self.path} must be free, got another process at work in it; wait for it or end it"
             ) from error
+        self._lock = lock
         earlier = self.read_launches()
         if earlier and earlier[0]["command"] != command:
             raise ConfigError(f"run.dir must hold a run of segue {command}, got one of segue {earlier[0]['command']}")
-        for folder in (self.events, self.groups, self.trajectories, self.checkpoints):
-            folder.mkdir(exist_ok=True)
         for folder in (self.path, self.checkpoints):
             finish_replacements(folder)
+
+    def begin(self, config: SegueConfig, facts: dict[str, Any]) -> None:
+        """A launch has begun: from here on the run's configuration stays, and this launch is one of its own.
+
+        Args:
+            facts: of the launch, recorded.
+        """
+        for folder in (self.events, self.groups, self.trajectories, self.checkpoints):
+            folder.mkdir(exist_ok=True)
         write_atomic(self.config, config_to_yaml(config))
+        write_json(self.launches, [*self.read_launches(), facts])
 
     def close(self) -> None:
-        """Let another process take the folder."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Let another process take the folder; one that was made for a run that never began goes."""
+        if self._lock is None:
+            return
+        if self._is_new and [path.name for path in self.path.iterdir()] == [_LOCK_NAME]:
+            (self.path / _LOCK_NAME).unlink()
+            self.path.rmdir()
+        self._lock.close()
+        self._lock = None
 
     def read_launches(self) -> list[dict[str, Any]]:
-        """What each launch of this run recorded, oldest first."""
-        return json.loads(self.launches.read_text()) if self.launches.is_file() else []
+        """What each launch of this run recorded, oldest first.
+
+        Raises:
+            ConfigError: the file is damaged.
+        """
+        if not self.launches.is_file():
+            return []
+        try:
+            launches = json.loads(self.launches.read_text())
+            if all({"command", "restored_step"} <= launch.keys() for launch in launches):
+                return launches
+        except (ValueError, TypeError, AttributeError):
+            pass
+        raise ConfigError(f"{self.launches} must list the run's launches, got a damaged file; put a whole one back")
 
     def is_finished(self, step: int, num_steps: int) -> bool:
         """True where the run whose newest checkpoint is of `step` has all its steps and has ended well.
@@ -87,12 +119,22 @@ class RunFolder:
         """
         if step < num_steps or not self.summary.is_file():
             return False
-        summary = json.loads(self.summary.read_text())
-        return (summary["status"], summary["steps"]) == ("finished", step)
+        try:
+            summary = json.loads(self.summary.read_text())
+            return (summary["status"], summary["steps"]) == ("finished", step)
+        except (ValueError, TypeError, KeyError):
+            # damaged: it is written anew
+            return False
 
-    def add_launch(self, facts: dict[str, Any]) -> None:
-        """Record this launch."""
-        write_json(self.launches, [*self.read_launches(), facts])
+    def _refuse_foreign(self) -> None:
+        """A run deletes and replaces files: it must not do so among those of somebody else."""
+        if self.config.is_file() or self.launches.is_file() or not self.path.is_dir():
+            return
+        foreign = sorted({path.name for path in self.path.iterdir()} - {_LOCK_NAME, f".{STORED_NAME}.tmp"})
+        if foreign:
+            raise ConfigError(
+                f"run.dir must be the folder of a run, an empty or a new one, got {self.path}, which holds {foreign[0]}"
+            )
 
 
 def new_folder(launch_folder: Path, command: str) -> Path:

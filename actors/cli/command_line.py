@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+from yaml import YAMLError
+
 from segue.actors.errors import Interrupted
 from segue.actors.loopback import keep_ray_on_loopback
 from segue.conf.errors import ConfigError
@@ -52,6 +54,10 @@ def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:
     Raises:
         ConfigError: what was given cannot run.
     """
+    for text in arguments.overrides:
+        folder = Path(text.removeprefix("run.dir=")).absolute()
+        if text.startswith("run.dir=") and (folder / STORED_NAME).is_file():
+            load_whole_config(folder)
     config = load_config(arguments.overrides, command)
     if arguments.cfg is not None:
         print(config_to_yaml(config), end="")
@@ -68,8 +74,25 @@ def compose_stored(folder: Path) -> SegueConfig:
     """
     if not (folder / STORED_NAME).is_file():
         raise ConfigError(f"run folder must hold a run, got {folder}")
-    config = load_stored_config(folder)
+    config = load_whole_config(folder)
     keep_ray_on_loopback(config.cluster)
+    return config
+
+
+def load_whole_config(folder: Path) -> SegueConfig:
+    """A run's stored configuration.
+
+    Raises:
+        ConfigError: it is damaged or foreign; the message names the file.
+    """
+    try:
+        config = load_stored_config(folder)
+        # YAML that does not name the schema composes to what it likes
+        reason = None if isinstance(config, SegueConfig) else "something else"
+    except (ConfigError, YAMLError) as error:
+        reason = " ".join(str(error).split())
+    if reason is not None:
+        raise ConfigError(f"{folder / STORED_NAME} must be the configuration of a run, got {reason}")
     return config
 
 

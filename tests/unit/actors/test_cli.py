@@ -41,6 +41,10 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
             ["rollout", "run.init_from=null"],
             "run.init_from must name an exported model where nothing is trained, got null",
         ),
+        (
+            ["pretrain", "run.init_from=null", "env.kwargs.level=99", "run.dir=new"],
+            "env.id=sql cannot be built: ValueError: level must be one of 1, 2, 3, got 99",
+        ),
         (["export", "nowhere", "there"], "run folder must hold a run, got {cwd}/nowhere"),
     ],
 )
@@ -54,6 +58,42 @@ def test_what_the_user_can_mend_is_one_line_and_code_2(
     expected = message.replace("{cwd}", str(tmp_path)).replace("{bytes}", str(load_tokenizer("bytes").vocab_size))
     assert capsys.readouterr().err == f"segue: {expected}\n"
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["a: [", "just text", "seed: x", "\xff"])
+def test_a_damaged_stored_configuration_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_bytes(text.encode("latin-1"))
+    for arguments in (["train", f"run.dir={tmp_path}"], ["export", str(tmp_path), str(tmp_path / "out")]):
+        assert main(arguments) == 2
+        message = capsys.readouterr().err
+        assert message.startswith(f"segue: {tmp_path}/config.yaml must be the configuration of a run, got ")
+        assert message.count("\n") == 1
+
+
+UNDEMONSTRATED = """
+from gymnasium import register
+from segue.envs.tool_env import Task, ToolEnv
+
+class Silent(ToolEnv):
+    def begin(self, seed, options):
+        return Task(user="hello")
+
+register("Silent-v0", entry_point=Silent)
+"""
+
+
+def test_imitation_of_an_environment_without_a_demonstrator_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "silent.py").write_text(UNDEMONSTRATED)
+    overrides = ["env.id=silent:Silent-v0", "run.init_from=null", "run.dir=new"]
+    for arguments in (["pretrain", *overrides], ["rollout", "--demonstrator", *overrides[:2]]):
+        assert main(arguments) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.startswith("segue: env must have a demonstrator that plays, got silent:Silent-v0: ")
+        assert "Silent has no demonstrator" in message
+    assert not (tmp_path / "new").exists()
 
 
 def test_debug_shows_where_an_error_came_from() -> None:
@@ -113,11 +153,11 @@ def test_ctrl_c_waits_for_the_job_at_hand_and_ends_the_list(monkeypatch: pytest.
 
 def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.open(load_config([]), "train")
+    folder.path.mkdir()
+    folder.begin(load_config([]), {"command": "train", "restored_step": 0})
     store = CheckpointStore(folder.checkpoints, keep_last=1)
     store.save(3, {}, lambda learner: learner.joinpath("rank-0.safetensors").write_bytes(b"weights") and None)
     store.path(3).joinpath("learner/rank-0.safetensors").write_bytes(b"damaged")
-    folder.close()
     assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
     message = "checkpoint must be whole, got step-00000003: learner/rank-0.safetensors missing or damaged"
     assert capsys.readouterr().err == f"segue: {message}\n"
@@ -147,8 +187,8 @@ def test_a_run_that_has_a_checkpoint_needs_its_initial_model_no_more(
     config = load_config(["train.steps=3"])
     config.run.init_from = str(tmp_path / "gone")
     folder = RunFolder(tmp_path / "run")
-    folder.open(config, "train")
-    folder.close()
+    folder.path.mkdir()
+    folder.begin(config, {"command": "train", "restored_step": 0})
     assert main(["train", f"run.dir={folder.path}"]) == 2
     assert "run.init_from must be an exported model" in capsys.readouterr().err
     CheckpointStore(folder.checkpoints, keep_last=1).save(3, {}, lambda learner: None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from segue.actors.plots import CurvesSink
 from segue.actors.recorder import JsonlSink, Recorder, TensorBoardSink, Values, read_metrics
 
 
@@ -102,6 +103,26 @@ def test_a_line_that_a_killed_process_left_half_written_is_cut(tmp_path: Path) -
     second.write("step", 2, {"batch/success/mean": 0.2})
     second.close()
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
+
+
+def test_a_damaged_line_is_named_once_and_left_out_and_no_drawing_ends_a_run(tmp_path: Path) -> None:
+    path, curves = tmp_path / "metrics.jsonl", tmp_path / "curves.png"
+    whole = '{"kind": "step", "step": %d, "metrics": {"batch/success/mean": 0.5}}\n'
+    bad = [b"{\n", b"\xff\n", b"7\n", b'{"kind": "step", "step": 2}\n', b"\n"]
+    path.write_bytes((whole % 1).encode() + b"".join(bad) + (whole % 3).encode())
+    said: list[str] = []
+    sink = CurvesSink(path, curves, said.append)
+    sink.close()
+    sink.close()
+    assert [line["step"] for line in read_metrics(path)] == [1, 3]
+    assert said == [f"line {number} of {path} is damaged and left out" for number in range(2, 7)]
+    assert curves.is_file()
+    curves.unlink()
+    # nothing can be written there
+    curves.mkdir()
+    sink.close()
+    assert said[5:] == [text for text in said if text.startswith(f"{curves} could not be drawn: IsADirectoryError")]
+    assert len(said) == 6
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:

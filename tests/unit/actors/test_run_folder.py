@@ -11,32 +11,77 @@ from segue.conf.errors import ConfigError
 from segue.conf.load import load_config, load_stored_config
 from segue.conf.schema import SegueConfig
 
+LAUNCH = {"command": "train", "restored_step": 0}
+
 
 def test_a_folder_stores_the_configuration_and_takes_one_process_at_a_time(tmp_path: Path) -> None:
     config = load_config(["train.steps=3"])
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
-    first.open(config, "train")
+    first.open("train")
+    first.begin(config, LAUNCH)
     with pytest.raises(RunError, match="got another process at work in it"):
-        second.open(config, "train")
+        second.open("train")
     first.close()
-    second.open(config, "train")
+    second.open("train")
     assert load_stored_config(tmp_path / "run") == config
     second.close()
 
 
 def test_a_folder_of_another_command_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.add_launch({"command": "pretrain"})
+    folder.begin(SegueConfig(), {**LAUNCH, "command": "pretrain"})
     with pytest.raises(ConfigError, match=r"run\.dir must hold a run of segue train, got one of segue pretrain"):
-        folder.open(SegueConfig(), "train")
+        folder.open("train")
+    folder.close()
+
+
+@pytest.mark.parametrize("name", ["config.json", ".git", "checkpoints"])
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name / ".old-model").mkdir(parents=True)
+    folder = RunFolder(tmp_path)
+    with pytest.raises(
+        ConfigError, match=rf"^run\.dir must be the folder of a run.* got {tmp_path}, which holds {name}$"
+    ):
+        folder.open("train")
+    folder.close()
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [name, f"{name}/.old-model"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, file / "below"):
+        with pytest.raises(ConfigError, match=rf"^run\.dir must be a folder that can be written, got {path}: "):
+            RunFolder(path).open("train")
+
+
+def test_a_run_that_never_began_leaves_its_folder_free_for_other_values(tmp_path: Path) -> None:
+    new, given = RunFolder(tmp_path / "new"), RunFolder(tmp_path / "given")
+    given.path.mkdir()
+    for folder in (new, given):
+        folder.open("train")
+        folder.close()
+    assert not new.path.exists()
+    # one that was there stays, and may be taken
+    given.open("pretrain")
+    given.close()
+    assert not given.config.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", "[7]", '[{"command": "train"}]', "\xff"])
+def test_a_damaged_list_of_launches_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_bytes(text.encode("latin-1"))
+    folder = RunFolder(tmp_path)
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/run\.json must list the run's launches, got a damaged file"):
+        folder.open("train")
     folder.close()
 
 
 def test_launches_are_kept_in_order(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.read_launches() == []
-    folder.add_launch({"command": "train", "restored_step": 0})
-    folder.add_launch({"command": "train", "restored_step": 5})
+    folder.begin(SegueConfig(), LAUNCH)
+    folder.begin(SegueConfig(), {**LAUNCH, "restored_step": 5})
     assert [launch["restored_step"] for launch in folder.read_launches()] == [0, 5]
 
 
@@ -63,6 +108,7 @@ def test_new_folders_do_not_collide(tmp_path: Path) -> None:
         ("finished", 5, 5, 6, False),  # train.steps was raised
         ("finished", 5, 6, 6, False),  # raised, and killed in the final evaluation or the export
         ("interrupted", 5, 5, 5, False),
+        ("damaged", 5, 5, 5, False),
         (None, 0, 5, 5, False),  # killed before the summary
     ],
 )
@@ -71,7 +117,7 @@ def test_a_run_is_finished_where_the_summary_of_its_last_step_says_so(
 ) -> None:
     folder = RunFolder(tmp_path)
     if status is not None:
-        write_json(folder.summary, {"status": status, "steps": steps})
+        write_json(folder.summary, 7 if status == "damaged" else {"status": status, "steps": steps})
     assert folder.is_finished(step, num_steps) is is_finished
 
 
@@ -79,6 +125,7 @@ def test_opening_a_folder_mends_what_a_kill_left_of_a_checkpoints_replacement(tm
     old = tmp_path / "checkpoints" / ".old-step-00000005"
     old.mkdir(parents=True)
     folder = RunFolder(tmp_path)
-    folder.open(load_config([]), "train")
+    (tmp_path / "config.yaml").touch()
+    folder.open("train")
     folder.close()
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000005"]
