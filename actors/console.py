@@ -1,6 +1,7 @@
 """What the user sees while a run goes on: a live view on a terminal, one line a step elsewhere."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,13 +14,15 @@ from segue.actors.recorder import Values
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60
+_SUCCESS = "batch/success/mean"
+_IMITATION = "pretrain"
 
 Row = tuple[str, float | None, float | None]
 """Name, before, after."""
 
 # what a step's line and the live view show: label, metric, format
 _SHOWN = (
-    ("success", "batch/success/mean", "{:.2f}"),
+    ("success", _SUCCESS, "{:.2f}"),
     ("reward", "batch/reward/mean", "{:.2f}"),
     ("loss", "update/loss/total", "{:.4f}"),
     ("gap", "policy/logprob_gap/mean_nats", "{:.1e}"),
@@ -34,6 +37,7 @@ _RATES = (
 # shown only where there is any
 _FAILURES = (
     ("malformed", "batch/malformed/share"),
+    ("truncated", "batch/truncated/share"),
     ("environment errors", "batch/environment_error/share"),
     ("infrastructure failures", "batch/infrastructure/share"),
 )
@@ -63,7 +67,9 @@ class ConsoleView:
 
     def say(self, text: str) -> None:
         """Print one line that stays."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        # a terminal that was closed takes nothing, and the run still ends with a checkpoint
+        with suppress(OSError):
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def set_status(self, text: str) -> None:
         """What the run is at; shown in the live view only."""
@@ -78,9 +84,9 @@ class ConsoleView:
         if kind == "eval":
             self.say(evaluation_line(step, values))
         else:
-            self._history = [*self._history, values["batch/success/mean"] or 0.0][-_HISTORY:]
+            self._history = [*self._history, values[_SUCCESS] or 0.0][-_HISTORY:]
             if not self._is_live:
-                self.say(step_line(step, self._num_steps, values))
+                self.say(step_line(step, self._num_steps, values, command=self._command))
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -90,7 +96,9 @@ class ConsoleView:
     def render(self) -> RenderableType:
         """The live view."""
         figures = Table.grid(padding=(0, 2))
-        figures.add_row(*(_bold(label, form.format(self._latest[n])) for label, n, form in _present(self._latest)))
+        figures.add_row(
+            *(_bold(label, form.format(self._latest[n])) for label, n, form in _present(self._latest, self._command))
+        )
         terms = Table.grid(padding=(0, 2))
         terms.add_row(*_named(self._latest, ("batch/reward_term/", "batch/check/")), *_failures(self._latest))
         rates = Table.grid(padding=(0, 2))
@@ -98,11 +106,11 @@ class ConsoleView:
         eta = self._latest.get("loop/eta/s")
         title = f"segue {self._command} · step {self._step}/{self._num_steps} · {self._status}"
         if eta is not None:
-            title += f" · {duration(eta)} left"
+            title += f" · {_left(self._step, self._num_steps, eta)}"
         return Panel(
             Group(
                 ProgressBar(total=max(self._num_steps, 1), completed=self._step),
-                Text("success " + sparkline(self._history)),
+                Text(f"{_success_label(self._command)} {sparkline(self._history)}"),
                 figures,
                 terms,
                 rates,
@@ -111,22 +119,25 @@ class ConsoleView:
         )
 
 
-def step_line(step: int, num_steps: int, values: Values) -> str:
+def step_line(step: int, num_steps: int, values: Values, *, command: str) -> str:
     """A step on one line."""
     parts = [f"step {step}/{num_steps}"]
-    for label, name, form in _present(values):
+    for label, name, form in _present(values, command):
         parts.append(f"{label} {form.format(values[name])}")
         if name == "batch/reward/mean":
             terms = _named(values, ("batch/reward_term/",))
             parts += [f"({', '.join(terms)})"] if terms else []
             parts += _named(values, ("batch/check/",))
     parts += _failures(values)
+    if values.get("update/applied/count") == 0:
+        is_advantage = not values.get("learner/tokens/stale") and not values.get("learner/trajectories/infrastructure")
+        parts.append(f"no update: {'no group has an advantage' if is_advantage else 'nothing is left to train'}")
     rates = [f"{label} {_rate(values[name])}" for label, name in _RATES if values.get(name)]
     if rates:
         parts.append("tokens/s " + ", ".join(rates))
     eta = values.get("loop/eta/s")
     if eta is not None:
-        parts.append(f"{duration(eta)} left")
+        parts.append(_left(step, num_steps, eta))
     return "  ".join(parts)
 
 
@@ -137,17 +148,27 @@ def evaluation_line(step: int, values: Values) -> str:
         for name, value in values.items()
         if value is not None and (name.endswith("/success") or "/check/" in name)
     ]
-    return f"evaluation after step {step}: " + "  ".join(parts)
+    return f"evaluation after step {step}: " + ("  ".join(parts) or "no episode was judged")
 
 
 def before_and_after(rows: Sequence[Row]) -> Table:
-    """A table of figures before and after; None is shown as a dash."""
+    """A table of figures before and after; None is shown as a dash. Where there is no before, of one column."""
+    if all(before is None for _, before, _ in rows):
+        return _one_column(rows)
     table = Table("held-out", "before", "after", "change")
     for column in table.columns[1:]:
         column.justify = "right"
     for name, before, after in rows:
         change = "–" if before is None or after is None else f"{after - before:+.3f}"
         table.add_row(name, *("–" if value is None else f"{value:.3f}" for value in (before, after)), change)
+    return table
+
+
+def _one_column(rows: Sequence[Row]) -> Table:
+    table = Table("held-out", "share")
+    table.columns[1].justify = "right"
+    for name, _, value in rows:
+        table.add_row(name, "–" if value is None else f"{value:.3f}")
     return table
 
 
@@ -171,8 +192,21 @@ def _bold(label: str, figure: str) -> Text:
     return Text.assemble(f"{label} ", (figure, "bold"))
 
 
-def _present(values: Values) -> list[tuple[str, str, str]]:
-    return [(label, name, form) for label, name, form in _SHOWN if values.get(name) is not None]
+def _present(values: Values, command: str) -> list[tuple[str, str, str]]:
+    return [
+        (_success_label(command) if name == _SUCCESS else label, name, form)
+        for label, name, form in _SHOWN
+        if values.get(name) is not None
+    ]
+
+
+def _success_label(command: str) -> str:
+    """Whose success a step's figure is: in imitation the policy plays in evaluations only."""
+    return "demonstrator success" if command == _IMITATION else "success"
+
+
+def _left(step: int, num_steps: int, eta_s: float) -> str:
+    return f"{duration(eta_s)} left" if step < num_steps else "evaluations left"
 
 
 def _named(values: Values, prefixes: tuple[str, ...]) -> list[str]:

@@ -19,9 +19,9 @@ class Share:
     total: int
 
     @property
-    def value(self) -> float:
-        """The share; 0 of none is 0."""
-        return self.count / max(self.total, 1)
+    def value(self) -> float | None:
+        """The share; None of none."""
+        return self.count / self.total if self.total else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +29,19 @@ class Evaluation:
     """Figures of one set of episodes."""
 
     num_episodes: int
+    """Judged ones."""
     success: Share
     checks: dict[str, Share]
     """Name of a true-or-false entry of the environment's info, such as `query_correct`, to how often it held."""
     success_by_class: dict[str, Share]
     """Question class to its successes; empty where the environment names no classes."""
-    reward: float
-    """Mean."""
+    reward: float | None
+    """Mean; None, as every mean and share, where no episode was judged."""
     reward_terms: dict[str, float]
     """Name to mean, over all episodes."""
-    num_tokens: float
+    num_tokens: float | None
     """Mean length of a trajectory."""
-    num_turns: float
+    num_turns: float | None
     """Mean."""
     outcomes: dict[str, int]
     """Outcome to number of episodes."""
@@ -91,12 +92,12 @@ def check_names(episodes: Sequence[Episode]) -> list[str]:
 def mean_reward_terms(episodes: Sequence[Episode]) -> dict[str, float]:
     """Name to mean over all episodes, those that did not earn it included."""
     names = sorted({name for episode in episodes for name in episode.reward_terms})
-    return {name: _mean([episode.reward_terms.get(name, 0.0) for episode in episodes]) for name in names}
+    return {name: sum(e.reward_terms.get(name, 0.0) for e in episodes) / len(episodes) for name in names}
 
 
 def _share(episodes: Sequence[Episode], holds: Any) -> Share:
     return Share(count=sum(map(bool, map(holds, episodes))), total=len(episodes))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(sum(values) / max(len(values), 1))
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

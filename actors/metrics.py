@@ -174,7 +174,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("eval/wall/s", "s", _E, "one evaluation of one mode",
            "steady"),
     Metric("eval/<mode>/success", "share", _E,
-           "held-out episodes that solved their task; mode: sampled, greedy, or a variant",
+           "held-out episodes that solved their task; mode: sampled, greedy, or a variant; "
+           "null where infrastructure ended every one",
            "rises"),
     Metric("eval/<mode>/reward", "reward", _E, "mean",
            "rises"),

@@ -12,6 +12,9 @@ from matplotlib.figure import Figure
 from segue.actors.recorder import Values, read_metrics
 from segue.conf.rules import EVALUATION_MODES, SAMPLED_MODE
 
+Series = dict[str, tuple[list[int], list[float]]]
+"""Metric to its steps and values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -22,13 +25,16 @@ class Panel:
     prefixes: tuple[str, ...]
 
 
+_STALENESS = Panel("staleness", "steps", ("staleness/age/",))
+# in its place where every token is fresh
+_LENGTHS = Panel("tokens of an episode", "tokens", ("batch/tokens/", "batch/sampled_tokens/"))
 PANELS = (
     Panel("success", "share of episodes", ("batch/success", *(f"eval/{mode}/success" for mode in EVALUATION_MODES))),
     Panel("checks", "share of episodes", ("batch/check/", f"eval/{SAMPLED_MODE}/check/")),
     Panel("reward terms", "reward", ("batch/reward_term/", "batch/reward/mean")),
     Panel("loss and entropy", "nats", ("update/loss/total", "policy/entropy/")),
     Panel("log-probability gap", "nats", ("policy/logprob_gap/", "policy/kl_estimate/")),
-    Panel("staleness", "steps", ("staleness/age/",)),
+    _STALENESS,
     Panel("load violation", "over the mean", ("router/violation/",)),
     Panel("tokens per second", "tokens/s", ("rollout/prefill/", "rollout/decode/", "learner/tokens/per_s")),
     Panel("seconds of a step", "s", ("loop/step/", "loop/wait/", "loop/learn/")),
@@ -79,9 +85,7 @@ def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
     Args:
         lines: of `recorder.read_metrics`.
     """
-    series = _series(lines)
-    panels = [(panel, {n: s for n, s in series.items() if n.startswith(panel.prefixes)}) for panel in PANELS]
-    panels = [(panel, found) for panel, found in panels if found]
+    panels = _filled_panels(_series(lines))
     rows = max(1, -(-len(panels) // _COLUMNS))
     figure = Figure(figsize=(5 * _COLUMNS, 3 * rows), layout="constrained")
     FigureCanvasAgg(figure)
@@ -92,8 +96,19 @@ def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
     temporary.replace(path)
 
 
-def _series(lines: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
-    series: dict[str, tuple[list[int], list[float]]] = {}
+def _filled_panels(series: Series) -> list[tuple[Panel, Series]]:
+    """The panels that have something to show."""
+
+    def chosen(panel: Panel) -> Series:
+        return {name: values for name, values in series.items() if name.startswith(panel.prefixes)}
+
+    is_stale = any(any(values) for _, values in chosen(_STALENESS).values())
+    panels = [_LENGTHS if panel is _STALENESS and not is_stale else panel for panel in PANELS]
+    return [(panel, found) for panel in panels if (found := chosen(panel))]
+
+
+def _series(lines: Sequence[dict[str, Any]]) -> Series:
+    series: Series = {}
     for line in lines:
         for name, value in line["metrics"].items():
             if value is not None:
@@ -103,7 +118,7 @@ def _series(lines: Sequence[dict[str, Any]]) -> dict[str, tuple[list[int], list[
     return series
 
 
-def _draw(axes: Axes, panel: Panel, found: dict[str, tuple[list[int], list[float]]]) -> None:
+def _draw(axes: Axes, panel: Panel, found: Series) -> None:
     for name, (steps, values) in sorted(found.items()):
         is_evaluation = name.startswith("eval/")
         axes.plot(steps, values, marker="o" if is_evaluation or len(steps) == 1 else "", markersize=4, label=name)

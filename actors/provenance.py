@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -41,6 +42,11 @@ def launch_facts(command: str, arguments: list[str]) -> dict[str, Any]:
         },
         "source": _source(Path(__file__).resolve().parent),
     }
+
+
+def program(name: str) -> str:
+    """How a program that came with this Python is called: by its name where the shell finds it, else by its path."""
+    return name if shutil.which(name) else str(Path(sys.executable).parent / name)
 
 
 def _version(package: str) -> str | None:

@@ -16,7 +16,7 @@ from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.plots import CurvesSink
 from segue.actors.preflight import check_before_start, check_environment, check_tokenizer, initial_model
 from segue.actors.process_meter import ProcessMeter
-from segue.actors.provenance import launch_facts
+from segue.actors.provenance import launch_facts, program
 from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink
 from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.summary import build_summary, rows_before_and_after
@@ -123,7 +123,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
                 view.say(f"{status} after step {controller.step}; segue {kind.value} run.dir={folder.path} goes on")
             summary = build_summary(config, launches, controller.summary(), status=status)
             _write_end(folder.summary, summary, recorder, view.say)
-    _tell_results(folder, summary, time.monotonic() - started)
+    _tell_results(folder, summary)
 
 
 def _check_environment(config: SegueConfig, kind: PhaseKind) -> None:
@@ -150,16 +150,16 @@ def _greet(view: ConsoleView, folder: RunFolder, lineage: Lineage, step: int, fa
         view.say(f"run folder: {folder.path}")
 
 
-def _tell_results(folder: RunFolder, summary: dict[str, Any], wall_s: float) -> None:
+def _tell_results(folder: RunFolder, summary: dict[str, Any]) -> None:
     console = Console()
     console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
     lines = [
-        f"{summary['steps']} steps, {summary['num_tokens']:,} tokens, {duration(wall_s)} "
+        f"{summary['steps']} steps, {summary['num_tokens']:,} tokens, {duration(summary['wall_s'])} "
         f"({summary['cpu_s']:.0f} CPU seconds), peak {summary['peak_memory_bytes'] / 1e9:.2f} GB",
         f"summary: {folder.summary}",
         f"curves:  {folder.curves}",
         f"model:   {folder.export}",
-        f"watch:   tensorboard --logdir {folder.events}",
+        f"watch:   {program('tensorboard')} --logdir {folder.events}",
     ]
     if summary["command"] == PhaseKind.pretrain.value:
         lines.insert(0, _demonstrator_line(summary))

@@ -50,4 +50,4 @@ def _figure(values: Any, path: tuple[str, ...]) -> float | None:
         if key not in values:
             return None
         values = values[key]
-    return float(values)
+    return None if values is None else float(values)

@@ -7,6 +7,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from segue.actors.errors import Interrupted, RunError
 from segue.conf.environment import apply_driver_environment
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0
+    if arguments[0] == "--version":
+        print(f"segue {metadata.version('segue')}")
+        return 0
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
@@ -56,7 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(["segue <command> [key=value ...]", "", *lines, "", "segue <command> --help tells more."])
+    return "\n".join(
+        [
+            "segue <command> [key=value ...]",
+            "",
+            *lines,
+            "",
+            "segue <command> --help tells more, segue --version which this is.",
+        ]
+    )
 
 
 def _complain(message: str) -> int:

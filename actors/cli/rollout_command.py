@@ -1,6 +1,7 @@
 """`segue rollout`."""
 
 from segue.actors.cli.command_line import compose, make_parser
+from segue.conf.errors import ConfigError
 
 ABOUT = "Play episodes and print them, turn by turn, with a trained model or the environment's demonstrator."
 EXAMPLES = (
@@ -17,6 +18,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--greedy", action="store_true", help="take the likeliest tokens")
     parser.add_argument("--demonstrator", action="store_true", help="let pretrain.skill play instead of the model")
     arguments = parser.parse_intermixed_args(argv)
+    if arguments.episodes < 1:
+        raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
     config = compose("rollout", arguments)
     if config is not None:
         # Ray and the tensor library load here and not for --help

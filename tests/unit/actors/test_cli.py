@@ -3,6 +3,7 @@
 import json
 import subprocess
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,8 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
             ["pretrain", "run.init_from=null", "env.kwargs.level=99", "run.dir=new"],
             "env.id=sql cannot be built: ValueError: level must be one of 1, 2, 3, got 99",
         ),
+        (["rollout", "--episodes", "0"], "--episodes must be at least 1, got 0"),
+        (["rollout", "--episodes", "-1"], "--episodes must be at least 1, got -1"),
         (["export", "nowhere", "there"], "run folder must hold a run, got {cwd}/nowhere"),
     ],
 )
@@ -94,6 +97,11 @@ def test_imitation_of_an_environment_without_a_demonstrator_is_refused_before_an
         assert message.startswith("segue: env must have a demonstrator that plays, got silent:Silent-v0: ")
         assert "Silent has no demonstrator" in message
     assert not (tmp_path / "new").exists()
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"segue {metadata.version('segue')}\n"
 
 
 def test_debug_shows_where_an_error_came_from() -> None:

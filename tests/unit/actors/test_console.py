@@ -24,13 +24,36 @@ STEP_TEXT = (
 
 
 def test_a_step_is_one_line_of_what_is_there() -> None:
-    assert step_line(12, 100, STEP) == STEP_TEXT
+    assert step_line(12, 100, STEP, command="train") == STEP_TEXT
+
+
+def test_a_step_of_imitation_says_whose_success_it_is() -> None:
+    expected = STEP_TEXT.replace("success 0.50", "demonstrator success 0.50", 1)
+    assert step_line(12, 100, STEP, command="pretrain") == expected
+
+
+def test_a_last_step_leaves_evaluations_and_no_time_of_zero() -> None:
+    text = step_line(100, 100, {**STEP, "loop/eta/s": 0.0}, command="train")
+    assert text.endswith("  evaluations left") and "0s" not in text
+
+
+def test_a_step_without_an_update_says_why() -> None:
+    values = {**STEP, "update/applied/count": 0.0, "learner/tokens/stale": 0.0}
+    assert "  no update: no group has an advantage  " in step_line(12, 100, values, command="train")
+    values["learner/tokens/stale"] = 5.0
+    assert "  no update: nothing is left to train  " in step_line(12, 100, values, command="train")
+    assert "no update" not in step_line(12, 100, {**values, "update/applied/count": 1.0}, command="train")
 
 
 def test_a_step_tells_of_failures_where_there_are_any() -> None:
-    values = {**STEP, "batch/malformed/share": 0.0, "batch/environment_error/share": 0.125}
-    expected = STEP_TEXT.replace("tokens/s", "environment errors 12%  tokens/s")
-    assert step_line(12, 100, values) == expected
+    values = {
+        **STEP,
+        "batch/malformed/share": 0.0,
+        "batch/truncated/share": 0.5,
+        "batch/environment_error/share": 0.125,
+    }
+    expected = STEP_TEXT.replace("tokens/s", "truncated 50%  environment errors 12%  tokens/s")
+    assert step_line(12, 100, values, command="train") == expected
 
 
 def test_an_evaluation_is_one_line_of_success_and_checks() -> None:
@@ -71,6 +94,23 @@ def test_the_closing_table_shows_changes_and_dashes() -> None:
     lines = printer.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [cell.strip() for cell in lines[3].strip("│").split("│")] == ["sampled success", "0.250", "0.750", "+0.500"]
     assert [cell.strip() for cell in lines[4].strip("│").split("│")] == ["joins success", "–", "0.500", "–"]
+
+
+def test_a_table_without_a_before_has_one_column() -> None:
+    printer = Console(file=io.StringIO(), width=80)
+    printer.print(before_and_after([("sampled success", None, 0.75), ("joins success", None, None)]))
+    lines = printer.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines[3:5]]
+    assert rows == [["sampled success", "0.750"], ["joins success", "–"]]
+
+
+def test_a_terminal_that_was_closed_ends_no_run() -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    view = ConsoleView(command="train", num_steps=1, is_live=False, console=Console(file=Closed(), width=80))
+    view.say("ending")
 
 
 def test_durations_and_sparklines() -> None:

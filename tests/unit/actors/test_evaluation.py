@@ -2,7 +2,10 @@
 
 from actor_cases import make_episode
 
+from segue.actors.console import evaluation_line
 from segue.actors.evaluation import evaluate
+from segue.actors.step_metrics import evaluation_metrics
+from segue.actors.summary import rows_before_and_after
 from segue.rollout.trajectory import Outcome
 
 
@@ -50,5 +53,12 @@ def test_infrastructure_failures_are_no_verdict() -> None:
     assert found.outcomes == {"engine_error": 1, "environment_error": 1, "infrastructure_error": 1, "success": 1}
 
 
-def test_no_episodes_give_zeros() -> None:
-    assert evaluate([]).to_json()["success"] == 0.0
+def test_an_evaluation_that_infrastructure_ended_is_no_score_of_zero() -> None:
+    found = evaluate([make_episode(outcome=Outcome.infrastructure_error)] * 3)
+    figures = found.to_json()
+    assert [figures[name] for name in ("episodes", "success", "reward", "tokens", "turns")] == [0, *[None] * 4]
+    assert figures["outcomes"] == {"infrastructure_error": 3}
+    values = evaluation_metrics("greedy", found, 2.0)
+    assert [values[f"eval/greedy/{name}"] for name in ("success", "reward", "tokens", "turns")] == [None] * 4
+    assert evaluation_line(5, values) == "evaluation after step 5: no episode was judged"
+    assert rows_before_and_after({"after": {"greedy": figures}}) == [("greedy success", None, None)]
