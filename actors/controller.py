@@ -302,10 +302,9 @@ class Controller:
     def _evaluate(self, modes: list[Mode]) -> dict[str, Any]:
         results: dict[str, Any] = {}
         for mode in modes:
-            self._view.set_status(f"evaluating ({mode.name})")
             start = time.monotonic()
             keep_as = self._folder.trajectories / f"step-{self.step:08d}-{mode.name}"
-            evaluation = play_held_out(self._fleet, self._config, mode, keep_as=keep_as)
+            evaluation = play_held_out(self._fleet, self._config, mode, keep_as=keep_as, show=self._view.set_status)
             values = evaluation_metrics(mode.name, evaluation, time.monotonic() - start)
             self._recorder.write("eval", self.step, values)
             results[mode.name] = evaluation.to_json()
@@ -315,7 +314,7 @@ class Controller:
     def _note_evaluated(self, results: dict[str, Any]) -> None:
         self._evaluated_step = self.step
         score = results[SAMPLED_MODE]["success"]
-        if self._best is None or score > self._best[0]:
+        if score is not None and (self._best is None or score > self._best[0]):
             self._best = (score, self.step)
 
     def _checkpoint_when_due(self) -> None:

@@ -50,9 +50,10 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
         folder.begin(config, {**facts, "restored_step": 0})
         recorder = Recorder([JsonlSink(folder.metrics, incarnation=0), view])
         for mode in (*standard_modes(config), *variant_modes(config)):
-            view.set_status(f"evaluating ({mode.name})")
             begun = time.monotonic()
-            evaluation = play_held_out(fleet, config, mode, keep_as=folder.trajectories / mode.name)
+            evaluation = play_held_out(
+                fleet, config, mode, keep_as=folder.trajectories / mode.name, show=view.set_status
+            )
             recorder.write("eval", 0, evaluation_metrics(mode.name, evaluation, time.monotonic() - begun))
             results[mode.name] = evaluation.to_json()
         recorder.close()

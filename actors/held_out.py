@@ -1,6 +1,6 @@
 """Playing held-out tasks on the rollout actors: which modes there are, and asking for one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,14 @@ def variant_modes(config: SegueConfig) -> list[Mode]:
     return [Mode(name=name, options=options) for name, options in config.env.variants.items()]
 
 
-def play_held_out(fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_as: Path | None) -> Evaluation:
+def play_held_out(
+    fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_as: Path | None, show: Callable[[str], None]
+) -> Evaluation:
     """Play `eval.episodes` tasks in one mode, spread over the rollout actors.
 
     Args:
         keep_as: name of the trajectories' files, less the actors' names; None keeps none.
+        show: is told how far it is, in words.
     """
     seeds = range(config.eval.seed_start, config.eval.seed_start + config.eval.episodes)
     num_actors = len(fleet.rollout)
@@ -46,8 +49,18 @@ def play_held_out(fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_as: Pat
         fleet.call(member, "evaluate", _request(config, mode, seeds[i::num_actors], keep_as))
         for i, member in enumerate(fleet.rollout)
     ]
+
+    def show_progress() -> None:
+        counts = fleet.ask_all(fleet.rollout, "num_played", timeout_s=config.eval.timeout_s, what="its progress")
+        show(f"evaluating ({mode.name}) {sum(counts)}/{len(seeds)}")
+
+    show(f"evaluating ({mode.name})")
     answers = fleet.wait(
-        calls, timeout_s=config.eval.timeout_s, what=f"{len(seeds)} held-out episodes", is_interruptible=True
+        calls,
+        timeout_s=config.eval.timeout_s,
+        what=f"{len(seeds)} held-out episodes",
+        is_interruptible=True,
+        meanwhile=show_progress,
     )
     return evaluate([episode for episodes in answers for episode in episodes])
 

@@ -67,6 +67,7 @@ class RolloutActor:
         self._name = name
         self._groups_folder = run_folder / "groups"
         self._admission = Admission(config.rollout.max_sessions)
+        self._num_played = 0
 
     async def start(self, exported_model: Path | None) -> None:
         """Build the engine and start the env workers.
@@ -141,6 +142,10 @@ class RolloutActor:
         sampling = self._sampling(request.temperature, training=False, greedy=request.greedy)
         return await self._play_each(replace(self._agent, sampling=sampling), request)
 
+    async def num_played(self) -> int:
+        """Held-out episodes that the request at hand has finished."""
+        return self._num_played
+
     async def demonstrate_held_out(self, request: EvaluationRequest) -> list[Trajectory]:
         """Have held-out tasks played by the demonstrator and return the trajectories."""
         return await self._play_each(self._demonstrator, request)
@@ -176,8 +181,10 @@ class RolloutActor:
             spec = TaskSpec(id=f"{request.name}-{seed}", seed=seed, options=request.options)
             async with self._admission.seats(1):
                 group = await agent.run_group(spec, group_id=request.name, size=1, made_by=self._name)
+            self._num_played += 1
             return group.trajectories[0]
 
+        self._num_played = 0
         return await asyncio.gather(*map(play, request.seeds))
 
     async def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:

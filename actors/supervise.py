@@ -20,6 +20,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from segue.actors.errors import Interrupted, RunError
 from segue.actors.learner_actor import LearnerActor
 from segue.actors.loopback import ADDRESS, collectives_environment
+from segue.actors.provenance import program
 from segue.actors.rollout_actor import RolloutActor
 from segue.conf.environment import actor_environment, forget_authentication_mode, has_token_authentication
 from segue.conf.schema import ClusterConfig, SegueConfig
@@ -131,13 +132,20 @@ class Fleet:
         return self.wait(calls, timeout_s=timeout_s, what=what)
 
     def wait(
-        self, references: Sequence[Any], *, timeout_s: float, what: str, is_interruptible: bool = False
+        self,
+        references: Sequence[Any],
+        *,
+        timeout_s: float,
+        what: str,
+        is_interruptible: bool = False,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Any]:
         """Wait until all are answered.
 
         Args:
             what: completes "waited for …" in the message.
             is_interruptible: raise `Interrupted` once the user asks the run to end; else finish first.
+            meanwhile: called about twice a second.
         Returns:
             The answers, in order.
         Raises:
@@ -150,6 +158,8 @@ class Fleet:
             done, waiting = self._poll(waiting, deadline, what, timeout_s, is_interruptible)
             # taken as they come: an error must not wait for the slowest
             answers |= {reference: self._take(reference) for reference in done}
+            if waiting:
+                meanwhile()
         return [answers[reference] for reference in references]
 
     def wait_any(
@@ -281,7 +291,7 @@ def _describe_dashboard(url: str | None, cluster: ClusterConfig) -> str | None:
     if cluster.address is not None:
         return f"http://{url} (of the cluster that the run joined)"
     if has_token_authentication():
-        return f"http://{url} (asks for a token: `ray get-auth-token` prints it)"
+        return f"http://{url} (asks for a token: `{program('ray')} get-auth-token` prints it)"
     return f"http://{url} (open to every user of this machine)"
 
 

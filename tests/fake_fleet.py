@@ -4,6 +4,7 @@ Versions are as in a real run: a group's tokens are spread over the weights that
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ class FakeFleet:
     _in_flight: dict[int, tuple[Task, int]] = field(default_factory=dict)
     _answers: dict[int, Any] = field(default_factory=dict)
     _count: int = 0
+    _num_held_out: int = 0
 
     def __post_init__(self) -> None:
         self.rollout = [Member(f"rollout-{i}", None) for i in range(self.num_rollout)]
@@ -84,10 +86,18 @@ class FakeFleet:
             self._answers[self._count] = getattr(self, f"_{method}")(*arguments)
         return self._count
 
-    def wait(self, references: list[int], *, is_interruptible: bool = False, **_: Any) -> list[Any]:
+    def wait(
+        self,
+        references: list[int],
+        *,
+        is_interruptible: bool = False,
+        meanwhile: Callable[[], None] = lambda: None,
+        **_: Any,
+    ) -> list[Any]:
         """See `Fleet`."""
         if is_interruptible:
             self._end_if_wished()
+        meanwhile()
         return [self._answers.pop(reference) for reference in references]
 
     def ask_all(self, members: list[Member], method: str, *arguments: Any, **_: Any) -> list[Any]:
@@ -173,7 +183,11 @@ class FakeFleet:
 
     def _evaluate(self, request: Any) -> list[Any]:
         self.events.append(f"evaluate {request.name}")
+        self._num_held_out = len(request.seeds)
         return [make_episode(seed=seed) for seed in request.seeds]
+
+    def _num_played(self) -> int:
+        return self._num_held_out
 
     def _stats(self) -> RolloutStats:
         return RolloutStats(

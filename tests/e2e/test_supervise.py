@@ -94,7 +94,7 @@ def test_a_run_starts_a_ray_of_its_own_that_asks_for_a_token_whatever_the_shell_
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "127.0.0.1:1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
     told, status, *signals = done.stdout.splitlines()[-4:]
-    assert told.startswith("http://127.0.0.1:") and told.endswith("(asks for a token: `ray get-auth-token` prints it)")
+    assert told.startswith("http://127.0.0.1:") and told.endswith("ray get-auth-token` prints it)")
     assert status == "401"
     # Ray takes signals for itself when it starts
     assert signals == ["ending: the step at hand, then a checkpoint; again to end at once", "at once"]

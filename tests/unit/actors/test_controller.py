@@ -19,14 +19,17 @@ from segue.actors.run_folder import RunFolder
 from segue.conf.load import load_config
 
 
-class QuietView:
-    """A console nobody looks at."""
+class View:
+    """A console that remembers what the run said that it is at."""
+
+    def __init__(self) -> None:
+        self.statuses: list[str] = []
 
     def say(self, text: str) -> None:
         pass
 
     def set_status(self, text: str) -> None:
-        pass
+        self.statuses.append(text)
 
 
 def launch(path: Path, restored_steps: tuple[int, ...] = (0,), *, train: dict[str, Any], **fleet: Any):
@@ -46,7 +49,7 @@ def launch(path: Path, restored_steps: tuple[int, ...] = (0,), *, train: dict[st
         store=store,
         fleet=fakes,  # type: ignore[arg-type]
         recorder=Recorder([]),
-        view=QuietView(),  # type: ignore[arg-type]
+        view=View(),  # type: ignore[arg-type]
         meter=ProcessMeter(),
         lineage=Lineage(restored_steps=restored_steps),
         started=time.monotonic(),
@@ -73,6 +76,14 @@ def test_a_damaged_group_that_lies_ahead_of_the_cursor_is_played_once_again(tmp_
     trained = [group_id for step in fakes.trained for group_id in step.group_ids]
     assert len(trained) == len(set(trained)) == 8
     assert "train-0000002.2" in trained and "train-0000002.0" not in trained
+
+
+def test_an_evaluation_tells_how_far_it_is(tmp_path: Path) -> None:
+    controller, _ = launch(tmp_path, train={"steps": 0})
+    controller.run()
+    steps = [f"evaluating ({mode}){done}" for mode in ("sampled", "greedy") for done in ("", " 2/2")]
+    # before and after
+    assert controller._view.statuses == [*steps, "training"] * 2  # type: ignore[attr-defined]
 
 
 def test_an_evaluation_that_was_interrupted_is_made_by_the_next_launch_and_no_other_twice(tmp_path: Path) -> None:
