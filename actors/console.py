@@ -91,7 +91,8 @@ class ConsoleView:
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self._is_live:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
     def render(self) -> RenderableType:
         """The live view."""

@@ -34,7 +34,7 @@ from segue.actors.batch_order import Place, next_batch
 from segue.actors.buffer import Buffer, DropReason
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.console import ConsoleView
-from segue.actors.errors import Interrupted
+from segue.actors.errors import Interrupted, RunError
 from segue.actors.failure_watch import FailureWatch
 from segue.actors.group_record import GroupRecord
 from segue.actors.held_out import Mode, play_held_out, standard_modes, variant_modes
@@ -339,7 +339,12 @@ class Controller:
     def _export(self) -> None:
         partial = self._folder.export.with_name(f".partial-{self._folder.export.name}")
         shutil.rmtree(partial, ignore_errors=True)
-        self._ask_learners("export", partial, what="the learner to export the model")
+        try:
+            self._ask_learners("export", partial, what="the learner to export the model")
+        except RunError:
+            # the disk may be full
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         replace_folder(partial, self._folder.export)
 
     def _drop_unfit(self) -> None:

@@ -10,7 +10,7 @@ from fake_fleet import FakeFleet
 
 from segue.actors.checkpoint_store import CheckpointStore
 from segue.actors.controller import Controller
-from segue.actors.errors import Interrupted
+from segue.actors.errors import Interrupted, RunError
 from segue.actors.lineage import Lineage
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.process_meter import ProcessMeter
@@ -84,6 +84,13 @@ def test_an_evaluation_tells_how_far_it_is(tmp_path: Path) -> None:
     steps = [f"evaluating ({mode}){done}" for mode in ("sampled", "greedy") for done in ("", " 2/2")]
     # before and after
     assert controller._view.statuses == [*steps, "training"] * 2  # type: ignore[attr-defined]
+
+
+def test_an_export_that_fails_leaves_no_part_of_itself(tmp_path: Path) -> None:
+    controller, _ = launch(tmp_path, train={"steps": 0}, ends_with=RunError, dies_in="export")
+    with pytest.raises(RunError, match="half of it is written"):
+        controller.run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "groups", "trajectories"]
 
 
 def test_an_evaluation_that_was_interrupted_is_made_by_the_next_launch_and_no_other_twice(tmp_path: Path) -> None:
