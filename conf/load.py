@@ -6,6 +6,7 @@ over the schema; nothing of Hydra leaves this file: what it returns are plain da
 """
 
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -145,9 +146,20 @@ def _compose(primary: str, overrides: list[Override]) -> SegueConfig:
         raise ConfigError(str(error)) from error
     finally:
         GlobalHydra.instance().clear()
+    _require_sections(config, SegueConfig(), "")
     for override in whole:
         _set_dictionary(config, override)
     return config
+
+
+def _require_sections(section: Any, schema: Any, prefix: str) -> None:
+    """An interpolation may have put a plain value where a section should be."""
+    for name in (field.name for field in fields(schema)):
+        found, wanted = getattr(section, name), getattr(schema, name)
+        if is_dataclass(wanted):
+            if type(found) is not type(wanted):
+                raise ConfigError(f"{prefix}{name} must be a section, got {found}")
+            _require_sections(found, wanted, f"{prefix}{name}.")
 
 
 def _set_dictionary(config: SegueConfig, override: Override) -> None:
@@ -249,10 +261,12 @@ def _refuse_foreign(override: Override) -> None:
     if override.is_sweep_override():
         raise ConfigError(f"{key} must be one value, got a sweep; add --multirun to run each, or quote it")
     if key in GROUPS:
-        if override.is_add() or override.is_delete() or override.package is not None:
+        if str(override.input_line)[0] in "+~" or override.package is not None:
             raise ConfigError(f"{key} must be set as {key}=<option>, got {override.input_line!r}")
-        if override.value() is None:
-            raise ConfigError(f"{key} must be one of {', '.join(group_options(key))}, got null")
+        if not _is_choice(override.value()):
+            raise ConfigError(
+                f"{key} must be one of {', '.join(group_options(key))}, got {override.get_value_string()}"
+            )
         return
     if is_free_form(key):
         return
@@ -260,6 +274,11 @@ def _refuse_foreign(override: Override) -> None:
         raise ConfigError(unknown_key_message(key))
     if override.is_add() or override.is_delete():
         raise ConfigError(f"{key} must be set as {key}=<value>, got {override.input_line!r}; every key exists already")
+
+
+def _is_choice(value: Any) -> bool:
+    """True for an option's name, or several to be laid over one another."""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
 def _explain(error: Exception, overrides: list[str]) -> str:
@@ -278,10 +297,9 @@ def _explain(error: Exception, overrides: list[str]) -> str:
     key = key.partition("[")[0]
     if key not in known_keys() and not is_free_form(key):
         return where + unknown_key_message(key)
-    if isinstance(cause, ValidationError) or where:
-        given = next((line.partition("=")[2] for line in overrides if line.partition("=")[0] == key), None)
-        return f"{where}{key} must be {describe_type(key)}, got {lines[0] if given is None else given}"
-    return f"{key}: {lines[0]}"
+    given = next((line.partition("=")[2] for line in overrides if line.partition("=")[0].lstrip("+") == key), None)
+    reason = "" if given is None or isinstance(cause, ValidationError) else f"; {lines[0]}"
+    return f"{where}{key} must be {describe_type(key)}, got {lines[0] if given is None else given}{reason}"
 
 
 def _missing_option(error: MissingConfigException) -> str:
