@@ -17,7 +17,7 @@ from segue.actors.plots import CurvesSink
 from segue.actors.preflight import check_before_start, check_environment, check_tokenizer, initial_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts, program
-from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink
+from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink, read_metrics
 from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
@@ -90,7 +90,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
                 view,
             ]
         )
-        if lineage.incarnation:
+        if read_metrics(folder.metrics):
             recorder.write("restore", step, {})
         controller = Controller(
             config,
@@ -119,7 +119,9 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
             status = f"failed: {error}"
             raise RunError(f"{folder.path} must be on a disk with room, and writable, got {error}") from error
         finally:
-            if status != "finished":
+            if folder.forget_beginning():
+                view.say(f"{status} before the first result; give the command again, with other values if you like")
+            elif status != "finished":
                 view.say(f"{status} after step {controller.step}; segue {kind.value} run.dir={folder.path} goes on")
             summary = build_summary(config, launches, controller.summary(), status=status)
             _write_end(folder.summary, summary, recorder, view.say)

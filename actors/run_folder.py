@@ -86,6 +86,18 @@ class RunFolder:
         write_atomic(self.config, config_to_yaml(config))
         write_json(self.launches, [*self.read_launches(), facts])
 
+    def forget_beginning(self) -> bool:
+        """Let the configuration of a run that has nothing to go on with be given anew.
+
+        Returns:
+            Whether it is so: there is no checkpoint, no group and no metric.
+        """
+        results = [*self.checkpoints.iterdir(), *self.groups.iterdir()]
+        if results or (self.metrics.is_file() and self.metrics.stat().st_size):
+            return False
+        self.config.unlink(missing_ok=True)
+        return True
+
     def close(self) -> None:
         """Let another process take the folder; one that was made for a run that never began goes."""
         if self._lock is None:

@@ -68,6 +68,26 @@ def test_a_run_that_never_began_leaves_its_folder_free_for_other_values(tmp_path
     assert not given.config.exists()
 
 
+@pytest.mark.parametrize(
+    "result", [None, "checkpoints/step-00000001", "groups/train-0000000.0.safetensors", "metrics.jsonl"]
+)
+def test_a_run_that_ended_before_its_first_result_may_be_given_another_configuration(
+    tmp_path: Path, result: str | None
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.open("train")
+    folder.begin(SegueConfig(), LAUNCH)
+    if result is not None:
+        (tmp_path / result).write_text("it")
+    assert folder.forget_beginning() is (result is None)
+    assert folder.config.is_file() is (result is not None)
+    folder.close()
+    again = RunFolder(tmp_path)
+    again.open("train")
+    assert again.read_launches() == [LAUNCH]
+    again.close()
+
+
 @pytest.mark.parametrize("text", ["", "{", "7", "[7]", '[{"command": "train"}]', "\xff"])
 def test_a_damaged_list_of_launches_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_bytes(text.encode("latin-1"))
