@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from yaml import YAMLError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from segue.actors.errors import Interrupted
 from segue.actors.loopback import keep_ray_on_loopback
