@@ -85,15 +85,15 @@ def load_whole_config(folder: Path) -> SegueConfig:
     Raises:
         ConfigError: it is damaged or foreign; the message names the file.
     """
+    path = folder / STORED_NAME
+    # YAML that does not name the schema composes to what it likes
+    if not path.read_bytes().startswith(b"defaults:\n- base_config\n"):
+        raise ConfigError(f"{path} must be the configuration of a run, got another file")
     try:
-        config = load_stored_config(folder)
-        # YAML that does not name the schema composes to what it likes
-        reason = None if isinstance(config, SegueConfig) else "something else"
+        return load_stored_config(folder)
     except (ConfigError, YAMLError) as error:
         reason = " ".join(str(error).split())
-    if reason is not None:
-        raise ConfigError(f"{folder / STORED_NAME} must be the configuration of a run, got {reason}")
-    return config
+        raise ConfigError(f"{path} must be the configuration of a run, got {reason}") from error
 
 
 def run_jobs(command: str, overrides: list[str]) -> int:
