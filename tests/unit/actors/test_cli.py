@@ -63,9 +63,10 @@ def test_what_the_user_can_mend_is_one_line_and_code_2(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "text", ["a: [", "just text", "\xff", "defaults:\n- base_config\n- _self_\nseed: x", "defaults:\n- base_config\n- _self_\nseed: ["]
-)
+HEADER = "defaults:\n- base_config\n- _self_\n"
+
+
+@pytest.mark.parametrize("text", ["a: [", "just text", "\xff", HEADER + "seed: x", HEADER + "seed: ["])
 def test_a_damaged_stored_configuration_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_bytes(text.encode("latin-1"))
     for arguments in (["train", f"run.dir={tmp_path}"], ["export", str(tmp_path), str(tmp_path / "out")]):
