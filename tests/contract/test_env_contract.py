@@ -31,7 +31,7 @@ CONFIGS = {
     "cliff": EnvConfig(id="CliffWalking-v1", success_return=-20.0),
     "cart pole": EnvConfig(id="CartPole-v1"),
     "mountain car": EnvConfig(id="MountainCar-v0"),
-    "documented": EnvConfig(id="guess_number:GuessNumber-v0", kwargs={"largest": 20}),
+    "documented": EnvConfig(id="guess_number:GuessNumber-v0"),
 }
 
 
@@ -39,7 +39,9 @@ CONFIGS = {
 def _documented_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The example of the documentation, as it stands there, in a folder of its own."""
     folder = tmp_path_factory.mktemp("documented")
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "environments.md").read_text(), re.DOTALL)
+    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/environments.md")]
+    ((code,), (again,)) = (re.findall(r"```python\n(.*?)```", text, re.DOTALL) for text in texts)
+    assert code == again, "README.md and docs/environments.md show the same example"
     (folder / "guess_number.py").write_text(code)
     CONFIGS["documented"].import_folder = str(folder)
     before = list(sys.path)
