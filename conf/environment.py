@@ -1,7 +1,7 @@
-"""Every environment variable that Segue reads or sets, in one place.
+"""Environment variables of every run: set or taken away, so that a process behaves as the configuration says.
 
-Read: what Ray made of RAY_AUTH_MODE; the Makefile reads SEGUE_CPU_INDEX. Set or taken away, so that a process behaves
-as the configuration says whatever the shell had:
+Read: what Ray made of RAY_AUTH_MODE; the Makefile reads SEGUE_CPU_INDEX. What keeps a run off the network is set by
+`actors/loopback.py`; what DeepSpeed wants to know of a learner's rank, by `learner/backend.py` and the learner's actor.
 """
 
 import os
