@@ -27,6 +27,9 @@ def kda(
 ) -> tuple[Tensor, Tensor]:
     """Chunk form, for training and prefill.
 
+    On a GPU the lower-bounded form runs in Triton kernels, in fp32 and narrower types; fp64 and the unbounded form take
+    the tiles of `bounded` and `softplus` on any device.
+
     L2 norm of queries and keys, the query scale K^-1/2, the decay and sigmoid(beta) are part of the operator.
 
     Shapes:
@@ -35,22 +38,32 @@ def kda(
     Args:
         q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH: any floating dtype; computed in at least fp32.
         state_NHVK: state before each sequence's first token here; transposed S of the equations; at least fp32.
-        offsets_N: int64, ascending from 0 to T; empty sequences are allowed and keep their state.
+        offsets_N: int64, ascending from 0 to T; empty sequences are allowed and keep their state. It may lie on the
+            CPU whatever the device of the rest, and then no GPU is waited for.
         lower_bound: the log decay is lower_bound * sigmoid(exp(A_log) * (logit + dt_bias)), in [-5, 0);
             None takes -exp(A_log) * softplus(logit + dt_bias), as Kimi Linear does.
     Returns:
         Outputs in the dtype of `v_THV`, and the states after each sequence's last token.
     Raises:
-        ValueError: sizes disagree or lower_bound is out of range.
+        ValueError: sizes disagree or lower_bound is out of range; on a GPU, a head width without a kernel.
     """
     T, H, _ = q_THK.shape
     _check_sizes(q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH, A_log_H, dt_bias, state_NHVK)
     _check_lower_bound(lower_bound)
+    dtype = _computing_dtype(v_THV, state_NHVK)
+    parameters = [x.to(dtype) for x in (A_log_H, dt_bias, state_NHVK)]
+    if v_THV.is_cuda and lower_bound is not None and dtype is torch.float32 and T > 0:
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.kda.triton_op import triton_kda
+
+        A_log_H, dt_bias, state_NHVK = parameters
+        return triton_kda(
+            q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH, A_log_H, dt_bias, state_NHVK, offsets_N,
+            lower_bound=lower_bound,
+        )  # fmt: skip
     bounds = tuple(offsets_N.tolist())
     if bounds[0] != 0 or bounds[-1] != T or len(bounds) != state_NHVK.shape[0] + 1:
         raise ValueError(f"offsets must rise from 0 to {T} over {state_NHVK.shape[0]} sequences, got {bounds}")
-    dtype = _computing_dtype(v_THV, state_NHVK)
-    parameters = [x.to(dtype) for x in (A_log_H, dt_bias, state_NHVK)]
     if T == 0:
         return v_THV, parameters[-1]
     tokens = [x.contiguous() for x in (q_THK, k_THK, v_THV, gate_logits_THK, beta_logits_TH)]
