@@ -130,8 +130,7 @@ def triton_decode(
         kda_decode_kernel[(H, N)](
             qkv, gate_logits, beta_logits, output_gate, taps_WC, A_log_H, dt_bias, norm_weight_V, recurrent, conv,
             slots_N, y, qkv.stride(1), gate_logits.stride(1), beta_logits.stride(1), output_gate.stride(1),
-            eps, D**-0.5, LOWER_BOUND=lower_bound, H=H, D=D, BV=min(D // 2, 32), L=num_new, STAGES=3,
-            num_warps=4, num_stages=3,
+            eps, D**-0.5, LOWER_BOUND=lower_bound, H=H, D=D, BV=16, L=num_new, STAGES=3, num_warps=2, num_stages=3,
         )  # fmt: skip
     return y
 
