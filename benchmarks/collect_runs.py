@@ -62,7 +62,10 @@ def main() -> None:
                     must="ahead",
                 )
             )
-    print(write_report("default_run", rows, allow_dirty=args.allow_dirty))
+    commits = {launch["source"]["commit"] for summary in summaries.values() for launch in summary["launches"]}
+    if len(commits) != 1:
+        raise SystemExit(f"the runs must be of one commit, got {', '.join(sorted(map(str, commits)))}")
+    print(write_report("default_run", rows, allow_dirty=args.allow_dirty, commit=commits.pop()))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,14 @@ class Row:
     """What was asked of the figure."""
 
 
-def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False) -> Path:
+def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False, commit: str | None = None) -> Path:
     """Write `reports/<topic>_<hardware>_<YYYY-MM>.json` and print the rows.
+
+    Args:
+        topic: what was measured.
+        rows: the figures.
+        allow_dirty: report although the tree has changes.
+        commit: of the code that was measured, where that was launched earlier; None is the present one.
 
     Raises:
         SystemExit: the tree has uncommitted changes, so that no commit says what was measured.
@@ -40,7 +46,7 @@ def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False) -> P
     report = {
         "topic": topic,
         "date": date.today().isoformat(),
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": commit or _git("rev-parse", "HEAD"),
         # of paths of this machine only the last part is told
         "command": " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.argv)]),
         "hardware": hardware,
@@ -48,11 +54,8 @@ def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False) -> P
         "rows": [asdict(row) for row in rows],
     }
     for row in rows:
-        peer = (
-            ""
-            if row.peer_value is None
-            else f"   {row.peer}: {row.peer_value:,.4g} ({row.value / row.peer_value:.2f}x)"
-        )
+        peer = "" if row.peer_value is None else f"   {row.peer}: {row.peer_value:,.4g}"
+        peer += f" ({row.value / row.peer_value:.2f}x)" if row.peer_value else ""
         print(f"{row.name:48} {row.value:12,.4g} {row.unit}{peer}")
     path = FOLDER / f"{topic}_{hardware['name']}_{date.today():%Y-%m}.json"
     FOLDER.mkdir(exist_ok=True)
