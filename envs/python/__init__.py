@@ -1,0 +1,1 @@
+"""Tasks that are solved by running Python in a sandbox."""
