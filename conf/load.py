@@ -250,10 +250,12 @@ def _line(override: Override) -> str:
 
 
 def _implied_group(parsed: list[Override]) -> list[Override]:
-    """An environment given by its id alone takes nothing from the default environment's file."""
+    """An environment given by its id alone takes its own file, or that of any other, never the default one's."""
     given = {override.key_or_group: override.value() for override in parsed}
-    is_implied = "env" not in given and given.get("env.id", EnvConfig().id) != EnvConfig().id
-    return [_parse("env=gymnasium")] if is_implied else []
+    env_id = given.get("env.id", EnvConfig().id)
+    if "env" in given or env_id == EnvConfig().id:
+        return []
+    return [_parse(f"env={env_id if env_id in group_options('env') else 'gymnasium'}")]
 
 
 def _refuse_foreign(override: Override) -> None:

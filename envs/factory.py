@@ -11,16 +11,21 @@ from segue.conf.schema import EnvConfig
 from segue.envs.adapter import GymToolEnv
 from segue.envs.errors import EnvironmentSetupError
 from segue.envs.frames import FrameError
+from segue.envs.python.env import PythonEnv
+from segue.envs.python.program import ProgramLimits
+from segue.envs.python.sandbox import DEFAULT_INTERPRETER, BubblewrapSandbox
+from segue.envs.python.seccomp import build_filter
 from segue.envs.sql.env import SqlEnv
 from segue.envs.sql.executor import ProcessExecutor
 from segue.envs.sql.query import QueryLimits
 from segue.envs.tool_env import ToolEnv
 
 SQL_ID = "sql"
+PYTHON_ID = "python"
 
 
 class EnvFactory:
-    """Builds environments of one configuration; those that query share one query process."""
+    """Builds environments of one configuration; those that query or run programs share what does it for them."""
 
     def __init__(self, config: EnvConfig) -> None:
         """Prepares to build.
@@ -30,6 +35,7 @@ class EnvFactory:
         """
         self._config = config
         self._executor: ProcessExecutor | None = None
+        self._sandbox: BubblewrapSandbox | None = None
         if config.id == SQL_ID:
             self._executor = ProcessExecutor(QueryLimits(), start_timeout_s=config.start_timeout_s)
 
@@ -37,7 +43,8 @@ class EnvFactory:
         """Builds what every episode needs, so that a fault shows before the first one.
 
         Raises:
-            EnvironmentSetupError: an environment cannot be found, built or used, or the query process did not start.
+            EnvironmentSetupError: an environment cannot be found, built or used, the query process did not start, or
+                the sandbox does not work.
         """
         self.make().close()
         if self._executor is not None:
@@ -45,6 +52,8 @@ class EnvFactory:
                 self._executor.start()
             except (OSError, FrameError) as error:
                 raise EnvironmentSetupError(f"the query process did not start: {error}") from error
+        if self._sandbox is not None:
+            self._check_sandbox(self._sandbox)
 
     def stop(self) -> None:
         """Ends the query process, if there is one; a query starts another."""
@@ -61,6 +70,9 @@ class EnvFactory:
             if self._executor is not None:
                 self._refuse_success_return()
                 return SqlEnv(executor=self._executor, **self._config.kwargs)
+            if self._config.id == PYTHON_ID:
+                self._refuse_success_return()
+                return self._make_python()
             return self._make_registered()
         except EnvironmentSetupError:
             raise
@@ -68,6 +80,25 @@ class EnvFactory:
             raise EnvironmentSetupError(
                 f"env.id={self._config.id} cannot be built: {type(error).__name__}: {error}"
             ) from error
+
+    def _make_python(self) -> ToolEnv:
+        kwargs = dict(self._config.kwargs)
+        # the sandbox's part of the arguments: it is found once, the environments are many
+        interpreter = kwargs.pop("interpreter", DEFAULT_INTERPRETER)
+        if self._sandbox is None:
+            self._sandbox = BubblewrapSandbox(
+                ProgramLimits(), interpreter=interpreter, system_call_filter=build_filter()
+            )
+        return PythonEnv(runner=self._sandbox, **kwargs)
+
+    def _check_sandbox(self, sandbox: BubblewrapSandbox) -> None:
+        timeout_s = self._config.call_timeout_s
+        if timeout_s < sandbox.max_call_s:
+            raise EnvironmentSetupError(
+                f"env.call_timeout_s must be at least {sandbox.max_call_s:g} for python, got {timeout_s:g}: "
+                "a program's own limits come first"
+            )
+        sandbox.check()
 
     def _make_registered(self) -> ToolEnv:
         config = self._config

@@ -185,4 +185,5 @@ def test_an_environment_given_by_its_id_takes_nothing_from_the_default_one() -> 
     own = load_config(["env.id=my_package:Mine-v0", "env.kwargs.size=3"]).env
     assert (own.id, own.kwargs, own.eval_options, own.variants) == ("my_package:Mine-v0", {"size": 3}, {}, {})
     assert load_config(["env.id=sql"]).env == load_config([]).env
+    assert load_config(["env.id=python"]).env == load_config(["env=python"]).env
     assert load_config(["env=sql", "env.id=my_package:Mine-v0"]).env.variants != {}

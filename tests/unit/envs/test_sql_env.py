@@ -34,7 +34,7 @@ def answer(value: str) -> ToolCall:
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_the_expert_earns_all_there_is(level: int, split: str) -> None:
     report = measure_demonstrator(make_sql(level=level, split=split), "expert", range(200))
-    assert (report.success, report.query_correct, report.mean_reward) == (1.0, 1.0, pytest.approx(MAX_REWARD))
+    assert (report.success, report.tool_correct, report.mean_reward) == (1.0, 1.0, pytest.approx(MAX_REWARD))
     # success 1 + process 0.1 + efficiency 0.1
     assert pytest.approx(1.2) == MAX_REWARD
 
@@ -44,13 +44,13 @@ def test_the_fallible_demonstrator_is_as_fallible_as_it_is_told() -> None:
     report = measure_demonstrator(make_sql(), "fallible", range(num))
     # right queries: 0.75, and the slips that happen to return the truth; clean answers: 0.35 of them;
     # standard deviation at most 0.5 / sqrt(2000) = 0.011
-    assert 0.72 < report.query_correct < 0.80
-    assert report.success == pytest.approx(0.35 * report.query_correct, abs=0.04)
+    assert 0.72 < report.tool_correct < 0.80
+    assert report.success == pytest.approx(0.35 * report.tool_correct, abs=0.04)
     never = measure_demonstrator(make_sql(slip_rate=0.0, sloppy_rate=0.0), "fallible", range(100))
     assert never.mean_reward == pytest.approx(MAX_REWARD)
     always = measure_demonstrator(make_sql(slip_rate=0.0, sloppy_rate=1.0), "fallible", range(100))
     # the rows are right, the form of the answer is not
-    assert (always.success, always.query_correct, always.mean_reward) == (0.0, 1.0, pytest.approx(PROCESS_REWARD))
+    assert (always.success, always.tool_correct, always.mean_reward) == (0.0, 1.0, pytest.approx(PROCESS_REWARD))
 
 
 def test_demonstrators_repeat_themselves_and_answer_from_the_rows_they_saw() -> None:
