@@ -1,10 +1,15 @@
-# make train   set up, then run the main job       make test   set up, then run the core tests
+# make train         set up, then run the main job
+# make test          set up, then run the core tests
+# make test-system   install the Debian packages below as root, or with sudo, then run the tests that need them
 # SEGUE_CPU_INDEX=<url>   optional package index to take a CPU build of torch from, first
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+# what cannot come from pip: `env=python` runs programs in bubblewrap, on an interpreter that every user may read
+SYSTEM_PACKAGES := bubblewrap python3
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: setup train test lint clean
+.PHONY: setup system-packages train test test-system lint clean
 
 setup: $(STAMP)
 
@@ -14,11 +19,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+system-packages:
+	{ command -v bwrap && test -x /usr/bin/python3; } > /dev/null || \
+		{ $(SUDO) apt-get update -qq && $(SUDO) apt-get install -qq --yes --no-install-recommends $(SYSTEM_PACKAGES); }
+
 train: setup
 	$(VENV)/bin/segue train
 
 test: setup lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m "not system"
+
+test-system: setup system-packages
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m system
 
 lint: setup
 	$(VENV)/bin/ruff check .
