@@ -43,11 +43,19 @@ _FAILURES = (
 )
 
 
+class PatientConsole(Console):
+    """A console whose reader may go away: rich would end the program then."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more."""
+        self.quiet = True
+
+
 class ConsoleView:
     """Listens to the recorder as a `Sink` and shows what matters."""
 
     def __init__(self, *, command: str, num_steps: int, is_live: bool, console: Console | None = None) -> None:
-        self._console = console or Console()
+        self._console = console or PatientConsole()
         self._command = command
         self._num_steps = num_steps
         self._latest: dict[str, float | None] = {}
@@ -67,7 +75,7 @@ class ConsoleView:
 
     def say(self, text: str) -> None:
         """Print one line that stays."""
-        # a terminal that was closed takes nothing, and the run still ends with a checkpoint
+        # a terminal or a reader that is gone takes nothing, and the run still ends with a checkpoint
         with suppress(OSError):
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 

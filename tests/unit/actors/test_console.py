@@ -2,9 +2,18 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
-from segue.actors.console import ConsoleView, before_and_after, duration, evaluation_line, sparkline, step_line
+from segue.actors.console import (
+    ConsoleView,
+    PatientConsole,
+    before_and_after,
+    duration,
+    evaluation_line,
+    sparkline,
+    step_line,
+)
 
 STEP = {
     "batch/success/mean": 0.5,
@@ -104,13 +113,15 @@ def test_a_table_without_a_before_has_one_column() -> None:
     assert rows == [["sampled success", "0.750"], ["joins success", "–"]]
 
 
-def test_a_terminal_that_was_closed_ends_no_run() -> None:
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), BrokenPipeError(32, "Broken pipe")])
+def test_a_terminal_or_reader_that_is_gone_ends_no_run(error: OSError) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
-            raise OSError(5, "Input/output error")
+            raise error
 
-    view = ConsoleView(command="train", num_steps=1, is_live=False, console=Console(file=Closed(), width=80))
+    view = ConsoleView(command="train", num_steps=1, is_live=False, console=PatientConsole(file=Closed(), width=80))
     view.say("ending")
+    view.say("ended")
 
 
 def test_durations_and_sparklines() -> None:
