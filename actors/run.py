@@ -78,18 +78,9 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
             exported_model=start_from,
         )
         # one that did not start may be started with other values
-        folder.begin(config, facts)
+        recorder = _begin(folder, config, facts, lineage, view)
         if fleet.dashboard is not None:
             view.say(f"dashboard: {fleet.dashboard}")
-        recorder = Recorder(
-            [
-                JsonlSink(folder.metrics, lineage.incarnation),
-                TensorBoardSink(folder.events),
-                RayMetricsSink(),
-                CurvesSink(folder.metrics, folder.curves, view.say),
-                view,
-            ]
-        )
         if read_metrics(folder.metrics):
             recorder.write("restore", step, {})
         controller = Controller(
@@ -117,7 +108,7 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
             raise
         except OSError as error:
             status = f"failed: {error}"
-            raise RunError(f"{folder.path} must be on a disk with room, and writable, got {error}") from error
+            raise _no_room(folder.path, error) from error
         finally:
             if folder.forget_beginning():
                 view.say(f"{status} before the first result; give the command again, with other values if you like")
@@ -132,6 +123,30 @@ def _check_environment(config: SegueConfig, kind: PhaseKind) -> None:
     check_environment(config.env, config.pretrain.skill if kind is PhaseKind.pretrain else None)
 
 
+def _begin(
+    folder: RunFolder, config: SegueConfig, facts: dict[str, Any], lineage: Lineage, view: ConsoleView
+) -> Recorder:
+    """Have the folder hold this run, and open what its metrics go to."""
+    try:
+        folder.begin(config, facts)
+        return Recorder(
+            [
+                JsonlSink(folder.metrics, lineage.incarnation),
+                TensorBoardSink(folder.events),
+                RayMetricsSink(),
+                CurvesSink(folder.metrics, folder.curves, view.say),
+                view,
+            ]
+        )
+    except OSError as error:
+        folder.forget_beginning()
+        raise _no_room(folder.path, error) from error
+
+
+def _no_room(path: Path, error: OSError) -> RunError:
+    return RunError(f"{path} must be on a disk with room, and writable, got {error}")
+
+
 def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Callable[[str], None]) -> None:
     """Write the summary and what the recorder holds back; a fault there hides none that ended the run before."""
     try:
@@ -139,7 +154,7 @@ def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Cal
         recorder.close()
     except OSError as error:
         if summary["status"] == "finished":
-            raise RunError(f"{path} must be on a disk with room, and writable, got {error}") from error
+            raise _no_room(path, error) from error
         say(f"{path} could not be written: {error}")
 
 

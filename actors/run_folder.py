@@ -81,10 +81,11 @@ class RunFolder:
         Args:
             facts: of the launch, recorded.
         """
+        # first what says whose the folder is: a full disk may end this at any point
+        write_json(self.launches, [*self.read_launches(), facts])
+        write_atomic(self.config, config_to_yaml(config))
         for folder in (self.events, self.groups, self.trajectories, self.checkpoints):
             folder.mkdir(exist_ok=True)
-        write_atomic(self.config, config_to_yaml(config))
-        write_json(self.launches, [*self.read_launches(), facts])
 
     def forget_beginning(self) -> bool:
         """Let the configuration of a run that has nothing to go on with be given anew.
@@ -92,7 +93,7 @@ class RunFolder:
         Returns:
             Whether it is so: there is no checkpoint, no group and no metric.
         """
-        results = [*self.checkpoints.iterdir(), *self.groups.iterdir()]
+        results = [path for folder in (self.checkpoints, self.groups) if folder.is_dir() for path in folder.iterdir()]
         if results or (self.metrics.is_file() and self.metrics.stat().st_size):
             return False
         self.config.unlink(missing_ok=True)

@@ -149,3 +149,20 @@ def test_opening_a_folder_mends_what_a_kill_left_of_a_checkpoints_replacement(tm
     folder.open("train")
     folder.close()
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000005"]
+
+
+def test_a_beginning_that_a_full_disk_ends_leaves_a_folder_of_this_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.open("train")
+    # a file where a folder has to be
+    folder.groups.write_text("")
+    with pytest.raises(FileExistsError):
+        folder.begin(SegueConfig(), LAUNCH)
+    assert folder.forget_beginning()
+    folder.close()
+    folder.groups.unlink()
+    again = RunFolder(tmp_path / "run")
+    again.open("train")
+    again.begin(SegueConfig(), LAUNCH)
+    assert len(again.read_launches()) == 2
+    again.close()
