@@ -23,7 +23,9 @@ from learner_cases import (
 
 from segue.conf.schema import Checkpointing
 from segue.learner.batch import TokenBatch
+from segue.learner.failure import reproduce, save_failure
 from segue.learner.schedule import MicroStep, RankSchedule, Segment
+from segue.model.checkpoint import export_checkpoint
 from segue.model.inputs import PackedInputs
 from segue.model.routing import Routing
 from segue.model.state import DifferentiableState
@@ -339,3 +341,13 @@ def test_the_first_micro_step_that_is_not_finite_is_kept(poison):
     failure = results[0].failure
     assert wanted in failure.step.segments
     assert failure.inputs.token_ids.tolist() == batch.inputs(failure.step).token_ids.tolist()
+
+
+def test_the_kept_micro_step_shows_a_weight_that_is_not_finite(tmp_path):
+    model, batch = make_model(make_config(), torch.float32), make_batch([64])
+    with torch.no_grad():
+        model.model.norm.weight[0] = float("inf")
+    _, results = sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64)
+    save_failure(results[0].failure, tmp_path / "micro.safetensors")
+    export_checkpoint(model, tmp_path / "model")
+    assert reproduce(tmp_path / "micro.safetensors", tmp_path / "model")[0] == "weight model.norm.weight"

@@ -260,6 +260,8 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
         "  values: lm_head.weight must be finite, got a NaN or an infinity",
         "  values: model.layers.1.block_sparse_moe.experts.3.w2.weight must be finite, got a NaN or an infinity",
     ]
+    _, model = import_checkpoint(tmp_path / "model", must_be_finite=False)
+    assert model.lm_head.weight[3, 2].isnan()
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
