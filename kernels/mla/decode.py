@@ -64,7 +64,8 @@ def _mix_tile(
     q_MHC: Tensor, pages: Tensor, page_table: Tensor, lengths_M: Tensor, latent_width: int
 ) -> tuple[Tensor, Tensor]:
     """Attention over one tile's rows, [M, H, L], and its masked scores [M, H, S]."""
-    rows_MSC = pages.index_select(0, page_table.flatten()).view(len(page_table), -1, pages.shape[2]).to(q_MHC.dtype)
+    shape = (len(page_table), page_table.shape[1] * pages.shape[1], pages.shape[2])
+    rows_MSC = pages.index_select(0, page_table.flatten()).view(shape).to(q_MHC.dtype)
     scores_MHS = torch.bmm(q_MHC, rows_MSC.transpose(1, 2))
     # adding a small mask is faster on CPU than filling the scores under a broadcast one
     unwritten_MS = torch.arange(rows_MSC.shape[1], device=q_MHC.device) >= lengths_M.unsqueeze(1)
