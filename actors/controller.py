@@ -259,22 +259,22 @@ class Controller:
             **usage_metrics(self._meter.read_if_due()),
             **self._clock.end_step(self._phase.num_steps - self.step),
         }
+        before, self._rollout_stats = self._rollout_stats, self._ask_rollout_stats()
+        # evaluations read the engine's counters anew, but the environments' go on from step to step
+        earlier, self._environments = self._environments, [stats.environments for stats in self._rollout_stats]
+        values |= environment_metrics(earlier, self._environments)
         if self._phase.max_staleness is not None:
+            values |= rollout_metrics(before, self._rollout_stats)
             values |= self._policy_metrics(records, self._phase.max_staleness)
         self._recorder.write("step", self.step, values)
 
     def _policy_metrics(self, records: list[GroupRecord], max_staleness: int) -> Values:
         tokens = [pair for record in records for pair in record.tokens_by_version]
-        before, environments_before = self._rollout_stats, self._environments
-        self._rollout_stats = self._ask_rollout_stats()
-        self._environments = [stats.environments for stats in self._rollout_stats]
         assert self._published is not None
         return {
             **staleness_metrics(
                 measure_staleness(tokens, self._lineage, step=self.step - 1, max_staleness=max_staleness)
             ),
-            **rollout_metrics(before, self._rollout_stats),
-            **environment_metrics(environments_before, self._environments),
             "weights/update/bytes": self._published.size_bytes,
         }
 

@@ -50,9 +50,15 @@ def play_held_out(
         for i, member in enumerate(fleet.rollout)
     ]
 
+    asked: list[Any] = []
+
     def show_progress() -> None:
-        counts = fleet.ask_all(fleet.rollout, "num_played", timeout_s=config.eval.timeout_s, what="its progress")
-        show(f"evaluating ({mode.name}) {sum(counts)}/{len(seeds)}")
+        # never waited for: an actor that is busy must not hold back the user's wish to end
+        counts = fleet.take_if_ready(asked) if asked else None
+        if counts is not None:
+            show(f"evaluating ({mode.name}) {sum(counts)}/{len(seeds)}")
+        if counts is not None or not asked:
+            asked[:] = [fleet.call(member, "num_played") for member in fleet.rollout]
 
     show(f"evaluating ({mode.name})")
     answers = fleet.wait(

@@ -162,6 +162,11 @@ class Fleet:
                 meanwhile()
         return [answers[reference] for reference in references]
 
+    def take_if_ready(self, references: Sequence[Any]) -> list[Any] | None:
+        """The answers, in order, where all are there; None without waiting where one is not."""
+        _, waiting = ray.wait(list(references), num_returns=len(references), timeout=0)
+        return None if waiting else [self._take(reference) for reference in references]
+
     def wait_any(
         self, references: Sequence[Any], *, timeout_s: float, what: str, is_interruptible: bool = True
     ) -> list[tuple[Any, Any]]:

@@ -48,7 +48,7 @@ class EnvCounters:
     episodes_restored: int = 0
     """Episodes carried over to a new worker."""
     episodes_lost: int = 0
-    """Episodes that ended because they could not be carried over."""
+    """Episodes ended by infrastructure: not carried over, no worker, or what the environment relies on failed."""
 
 
 class EnvClient:

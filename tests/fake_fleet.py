@@ -97,7 +97,13 @@ class FakeFleet:
         """See `Fleet`."""
         if is_interruptible:
             self._end_if_wished()
+        # asks, then sees the answer
         meanwhile()
+        meanwhile()
+        return [self._answers.pop(reference) for reference in references]
+
+    def take_if_ready(self, references: list[int]) -> list[Any] | None:
+        """See `Fleet`."""
         return [self._answers.pop(reference) for reference in references]
 
     def ask_all(self, members: list[Member], method: str, *arguments: Any, **_: Any) -> list[Any]:
