@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from segue.actors.episode import Episode, summarize
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Trajectory
 
@@ -57,10 +55,8 @@ def count_versions(trajectories: Iterable[Trajectory]) -> tuple[tuple[PolicyVers
     """Trainable tokens by the weights that sampled them, oldest first."""
     counts: Counter[PolicyVersion] = Counter()
     for trajectory in trajectories:
-        mask = trajectory.trainable
-        pairs = np.stack([trajectory.policy_incarnation[mask], trajectory.policy_step[mask]], axis=1)
-        for (incarnation, step), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
-            counts[PolicyVersion(int(incarnation), int(step))] += int(count)
+        for version, count in trajectory.trainable_by_version:
+            counts[version] += count
     return tuple(sorted(counts.items()))
 
 

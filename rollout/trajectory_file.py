@@ -34,7 +34,7 @@ from segue.rollout.trajectory import (
     validate_group,
 )
 
-FORMAT = "segue-group/1"
+FORMAT = "segue-group/2"
 
 _ARRAYS = ("token_ids", "trainable", "behaviour_logprob", "policy_incarnation", "policy_step", "expert_ids")
 _COUNTED = ("num_tokens", "trainable_by_version")

@@ -138,7 +138,7 @@ def test_what_is_not_such_a_file_is_named(tmp_path: Path) -> None:
     text = tmp_path / "text.safetensors"
     text.write_text("not a safetensors file at all")
     for path, reason in (
-        (foreign, "must be a segue-group/1 file, got a foreign one"),
+        (foreign, "must be a segue-group/2 file, got a foreign one"),
         (text, "must be a whole group file"),
         (tmp_path / "missing.safetensors", "FileNotFoundError"),
         (tmp_path, "must be a whole group file"),
