@@ -39,6 +39,21 @@ def rows_of(name: str, summary: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def common_commit(summaries: dict[str, dict[str, Any]], *, allow_dirty: bool) -> str:
+    """The commit that all launches of all runs were made from.
+
+    Raises:
+        SystemExit: there are several, or none is known, or a tree had changes.
+    """
+    sources = [launch["source"] for summary in summaries.values() for launch in summary["launches"]]
+    commits = {source["commit"] for source in sources}
+    if len(commits) != 1 or None in commits:
+        raise SystemExit(f"the runs must be of one known commit, got {', '.join(sorted(map(str, commits)))}")
+    if not allow_dirty and any(source["is_dirty"] for source in sources):
+        raise SystemExit(f"the runs' trees must have been clean, got changes beside {commits.pop()}")
+    return str(commits.pop())
+
+
 def main() -> None:
     """Read the summaries and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -62,10 +77,9 @@ def main() -> None:
                     must="ahead",
                 )
             )
-    commits = {launch["source"]["commit"] for summary in summaries.values() for launch in summary["launches"]}
-    if len(commits) != 1:
-        raise SystemExit(f"the runs must be of one commit, got {', '.join(sorted(map(str, commits)))}")
-    print(write_report("default_run", rows, allow_dirty=args.allow_dirty, commit=commits.pop()))
+        summaries[args.imitation.name] = imitation
+    commit = common_commit(summaries, allow_dirty=args.allow_dirty)
+    print(write_report("default_run", rows, allow_dirty=args.allow_dirty, commit=commit))
 
 
 if __name__ == "__main__":
