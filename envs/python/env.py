@@ -11,15 +11,9 @@ from segue.envs.python.program import ProgramReply, ProgramRunner
 from segue.envs.python.task import Split, check_level, make_problem
 from segue.envs.tool import tool
 from segue.envs.tool_env import Task, ToolEnv, ToolResult
+from segue.envs.truth import PROCESS_REWARD, check_rates, grade_answer, is_fallible
 
-SUCCESS_REWARD = 1.0
-PROCESS_REWARD = 0.1
-EFFICIENCY_REWARD = 0.1
-MAX_REWARD = SUCCESS_REWARD + PROCESS_REWARD + EFFICIENCY_REWARD
 MAX_CODE_CHARS = 16384
-# a program and an answer are free; each further call costs a quarter of the efficiency reward
-_NUM_FREE_CALLS = 2
-_EXTRA_CALL_COST = 0.25
 _SIGNAL_STATUS = 128
 
 
@@ -61,9 +55,7 @@ class PythonEnv(ToolEnv):
             slip_rate: probability that the fallible demonstrator writes a wrong program; in [0, 1].
             sloppy_rate: probability that it answers in a form that the grader refuses; in [0, 1].
         """
-        for name, rate in (("slip_rate", slip_rate), ("sloppy_rate", sloppy_rate)):
-            if not 0.0 <= rate <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {rate}")
+        check_rates(slip_rate=slip_rate, sloppy_rate=sloppy_rate)
         check_level(level)
         self.max_calls = max_calls
         self._runner = runner
@@ -113,14 +105,7 @@ class PythonEnv(ToolEnv):
     @tool("Answer.")
     def answer(self, text: str) -> ToolResult:
         """Ends the episode."""
-        is_right = text.strip() == self._running.truth
-        num_extra = max(0, self._num_calls - _NUM_FREE_CALLS)
-        terms = {
-            "success": SUCCESS_REWARD if is_right else 0.0,
-            "efficiency": EFFICIENCY_REWARD * max(0.0, 1.0 - _EXTRA_CALL_COST * num_extra) if is_right else 0.0,
-        }
-        observation = "right" if is_right else "wrong"
-        return ToolResult(observation=observation, reward_terms=terms, terminated=True, is_success=is_right)
+        return grade_answer(text, self._running.truth, self._num_calls)
 
     def progress(self) -> dict[str, Any]:
         """Whether a program has printed the truth."""
@@ -128,12 +113,10 @@ class PythonEnv(ToolEnv):
 
     def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
         """Runs a program, then answers with what it printed."""
-        if skill not in ("expert", "fallible"):
-            raise ValueError(f"skill must be expert or fallible, got {skill!r}")
-        is_fallible = skill == "fallible"
+        errs = is_fallible(skill)
         if self._last_output is None:
-            return program_turn(self._running, self._slip_rate if is_fallible else 0.0, rng)
-        return answer_turn(self._last_output, self._sloppy_rate if is_fallible else 0.0, rng)
+            return program_turn(self._running, self._slip_rate if errs else 0.0, rng)
+        return answer_turn(self._last_output, self._sloppy_rate if errs else 0.0, rng)
 
     def snapshot(self) -> bytes:
         """What the episode's programs came to; running them again might come to something else."""

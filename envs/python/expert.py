@@ -8,23 +8,15 @@ import random
 from typing import Any
 
 from segue.envs.python.problem import Problem
-
-SLOPPY_FORM = "it is {answer}"
+from segue.envs.truth import maybe_sloppy, one_call
 
 
 def program_turn(problem: Problem, slip_rate: float, rng: random.Random) -> dict[str, Any]:
     """The first turn: the problem's program, or one of its slips."""
     code = rng.choice(problem.slips) if rng.random() < slip_rate else problem.program
-    return _turn("run_python", code=code)
+    return one_call("run_python", code=code)
 
 
 def answer_turn(output: str, sloppy_rate: float, rng: random.Random) -> dict[str, Any]:
     """The last turn: what the program really printed."""
-    answer = output.strip()
-    if rng.random() < sloppy_rate:
-        answer = SLOPPY_FORM.format(answer=answer)
-    return _turn("answer", text=answer)
-
-
-def _turn(name: str, **arguments: str) -> dict[str, Any]:
-    return {"response": "", "calls": [{"name": name, "arguments": arguments}]}
+    return one_call("answer", text=maybe_sloppy(output.strip(), sloppy_rate, rng))

@@ -9,14 +9,7 @@ from segue.envs.sql.query import QueryReply
 from segue.envs.sql.task import Split, SqlTask, check_level, make_task
 from segue.envs.tool import tool
 from segue.envs.tool_env import Task, ToolEnv, ToolResult
-
-SUCCESS_REWARD = 1.0
-PROCESS_REWARD = 0.1
-EFFICIENCY_REWARD = 0.1
-MAX_REWARD = SUCCESS_REWARD + PROCESS_REWARD + EFFICIENCY_REWARD
-# a query and an answer are free; each further call costs a quarter of the efficiency reward
-_NUM_FREE_CALLS = 2
-_EXTRA_CALL_COST = 0.25
+from segue.envs.truth import PROCESS_REWARD, check_rates, grade_answer, is_fallible
 
 
 class SqlEnv(ToolEnv):
@@ -54,9 +47,7 @@ class SqlEnv(ToolEnv):
             slip_rate: probability that the fallible demonstrator writes a wrong query; in [0, 1].
             sloppy_rate: probability that it answers in a form that the verifier refuses; in [0, 1].
         """
-        for name, rate in (("slip_rate", slip_rate), ("sloppy_rate", sloppy_rate)):
-            if not 0.0 <= rate <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {rate}")
+        check_rates(slip_rate=slip_rate, sloppy_rate=sloppy_rate)
         check_level(level)
         self.max_calls = max_calls
         self._executor = executor
@@ -115,14 +106,7 @@ class SqlEnv(ToolEnv):
     @tool("Answer.")
     def answer(self, value: str) -> ToolResult:
         """Ends the episode."""
-        is_right = value.strip() == self._running.truth
-        num_extra = max(0, self._num_calls - _NUM_FREE_CALLS)
-        terms = {
-            "success": SUCCESS_REWARD if is_right else 0.0,
-            "efficiency": EFFICIENCY_REWARD * max(0.0, 1.0 - _EXTRA_CALL_COST * num_extra) if is_right else 0.0,
-        }
-        observation = "right" if is_right else "wrong"
-        return ToolResult(observation=observation, reward_terms=terms, terminated=True, is_success=is_right)
+        return grade_answer(value, self._running.truth, self._num_calls)
 
     def progress(self) -> dict[str, Any]:
         """Whether a query has returned the truth."""
@@ -130,12 +114,10 @@ class SqlEnv(ToolEnv):
 
     def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
         """Queries, then answers from the rows that were returned."""
-        if skill not in ("expert", "fallible"):
-            raise ValueError(f"skill must be expert or fallible, got {skill!r}")
-        is_fallible = skill == "fallible"
+        errs = is_fallible(skill)
         if self._last_reply is None:
-            return query_turn(self._running.question, self._slip_rate if is_fallible else 0.0, rng)
-        return answer_turn(self._last_reply, self._sloppy_rate if is_fallible else 0.0, rng)
+            return query_turn(self._running.question, self._slip_rate if errs else 0.0, rng)
+        return answer_turn(self._last_reply, self._sloppy_rate if errs else 0.0, rng)
 
     def close(self) -> None:
         """Gives the episode's database back."""

@@ -10,24 +10,18 @@ from typing import Any
 
 from segue.envs.sql.query import QueryReply
 from segue.envs.sql.question import Question
+from segue.envs.truth import maybe_sloppy, one_call
 
-SLOPPY_FORM = "it is {answer}"
 NO_ROWS_ANSWER = "none"
 
 
 def query_turn(question: Question, slip_rate: float, rng: random.Random) -> dict[str, Any]:
     """The first turn: the question's query, or one of its slips."""
     query = rng.choice(question.slips) if rng.random() < slip_rate else question.query
-    return _turn("query", sql=query.sql())
+    return one_call("query", sql=query.sql())
 
 
 def answer_turn(reply: QueryReply, sloppy_rate: float, rng: random.Random) -> dict[str, Any]:
     """The last turn: the first cell of the rows that were really returned."""
     answer = reply.rows[0][0] if reply.rows else NO_ROWS_ANSWER
-    if rng.random() < sloppy_rate:
-        answer = SLOPPY_FORM.format(answer=answer)
-    return _turn("answer", value=answer)
-
-
-def _turn(name: str, **arguments: str) -> dict[str, Any]:
-    return {"response": "", "calls": [{"name": name, "arguments": arguments}]}
+    return one_call("answer", value=maybe_sloppy(answer, sloppy_rate, rng))

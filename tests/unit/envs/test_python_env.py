@@ -8,9 +8,10 @@ import pytest
 from env_cases import LocalRunner, make_env, measure_demonstrator
 
 from segue.conf.schema import EnvConfig
-from segue.envs.python.env import EFFICIENCY_REWARD, MAX_CODE_CHARS, MAX_REWARD, PROCESS_REWARD, PythonEnv
+from segue.envs.python.env import MAX_CODE_CHARS, PythonEnv
 from segue.envs.python.program import ProgramReply
 from segue.envs.tool import ToolCall
+from segue.envs.truth import EFFICIENCY_REWARD, MAX_REWARD, PROCESS_REWARD
 
 CHECK = "output_correct"
 

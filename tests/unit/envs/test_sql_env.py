@@ -11,9 +11,9 @@ from segue.conf.schema import EnvConfig
 from segue.envs.client import EnvClient
 from segue.envs.episodes import EpisodeTable
 from segue.envs.factory import EnvFactory
-from segue.envs.sql.env import EFFICIENCY_REWARD, MAX_REWARD, PROCESS_REWARD, SUCCESS_REWARD
 from segue.envs.tool import ToolCall
 from segue.envs.tool_env import ToolEnv
+from segue.envs.truth import EFFICIENCY_REWARD, MAX_REWARD, PROCESS_REWARD, SUCCESS_REWARD
 
 SPLITS = ("train", "heldout_seeds", "heldout_schemas", "heldout_phrasings")
 
