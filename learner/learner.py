@@ -100,9 +100,10 @@ class Learner:
         schedule = self._plan(selection.lengths)
         batch = load_policy_batch(groups, selection, schedule.trajectories, is_fresh)
         lr = learning_rate(step, self._config.train.steps, learner.optimizer)
-        names = [f"{groups[group].group_id}#{index}" for group, index in selection.members]
+        own = [selection.members[n] for n in schedule.trajectories]
+        names = [f"{groups[group].group_id}#{index}" for group, index in own]
         loss_fn = make_policy_loss(batch, learner)
-        tokens, metrics = self._update(schedule, names, batch.tokens, loss_fn, learner.optimizer, lr, step)
+        tokens, metrics = self._update(schedule.renumbered(), names, batch.tokens, loss_fn, learner.optimizer, lr, step)
         sums = self._join(policy_sums(tokens.logprob, batch.behaviour_logprob, tokens.entropy, learner.loss))
         gap = self._max((tokens.logprob - batch.behaviour_logprob).abs())
         return counts | metrics | policy_metrics(sums, gap)
@@ -122,11 +123,12 @@ class Learner:
         if not shown:
             return counts | {"update/applied/count": 0.0}
         schedule = self._plan([member.num_tokens for member in members])
-        batch = make_imitation_batch([group.load(index) for group, index in (shown[n] for n in schedule.trajectories)])
+        own = [shown[n] for n in schedule.trajectories]
+        batch = make_imitation_batch([group.load(index) for group, index in own])
         lr = learning_rate(step, pretrain.steps, pretrain.optimizer)
         loss_fn = make_imitation_loss(num_labels)
-        names = [f"{group.group_id}#{index}" for group, index in shown]
-        tokens, metrics = self._update(schedule, names, batch, loss_fn, pretrain.optimizer, lr, step)
+        names = [f"{group.group_id}#{index}" for group, index in own]
+        tokens, metrics = self._update(schedule.renumbered(), names, batch, loss_fn, pretrain.optimizer, lr, step)
         entropy = self._join({"entropy": tokens.entropy.sum()})["entropy"]
         return counts | metrics | {"policy/entropy/mean_nats": entropy / num_labels}
 
@@ -177,7 +179,7 @@ class Learner:
 
     def _update(
         self,
-        plan: RankSchedule,
+        schedule: RankSchedule,
         names: Sequence[str],
         tokens: TokenBatch,
         loss_fn: LossFunction,
@@ -188,14 +190,13 @@ class Learner:
         """Sweep, check, balance and update.
 
         Args:
-            plan: this rank's part, over all trajectories.
-            names: of all trajectories.
-            tokens: this rank's trajectories.
+            schedule: of this rank, over `tokens`.
+            names: of its trajectories.
+            tokens: of its trajectories.
         Returns:
             What this rank's tokens yielded, and metrics of all ranks.
         """
         start = time.perf_counter()
-        schedule = plan.renumbered()
         result = run_sweeps(
             self._backend,
             schedule,
@@ -204,7 +205,7 @@ class Learner:
             is_exact=self._config.learner.exact_backend,
             counts_routes=self._config.learner.balance.live,
         )
-        self._refuse_non_finite(result, step, [names[trajectory] for trajectory in plan.trajectories])
+        self._refuse_non_finite(result, step, names)
         gauge = self._refuse_inexact(result)
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
         bias_kl = self._balance(tokens, schedule, result, step)
