@@ -1,8 +1,9 @@
 """A folder in another's place: at every moment one of the two stands whole, under its name or beside it."""
 
-import os
 import shutil
 from pathlib import Path
+
+from segue.rollout.trajectory_file import sync_folder
 
 _OLD_PREFIX = ".old-"
 
@@ -18,7 +19,7 @@ def replace_folder(new: Path, target: Path) -> None:
     if target.exists():
         target.rename(old)
     new.rename(target)
-    _sync(target.parent)
+    sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -30,11 +31,3 @@ def finish_replacements(folder: Path) -> None:
             shutil.rmtree(old)
         else:
             old.rename(target)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

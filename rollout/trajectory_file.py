@@ -182,13 +182,17 @@ def _write(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) 
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    # the new name is durable only once its folder is
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
     return digest
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable: a new one is so only once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path, digest: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
