@@ -14,15 +14,13 @@ import itertools
 import json
 import platform
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import date
 from importlib.metadata import version
 
 import torch
-from report import FOLDER, Row
+from report import Row, write_report
 from torch import Tensor
 
 from segue.kernels.kda.decode import kda_decode
@@ -288,31 +286,6 @@ def measure() -> dict[str, object]:
     }
 
 
-def write_report(figures: dict[str, object], command: str) -> str:
-    """Write figures of this commit, measured on another machine, as a report.
-
-    Raises:
-        SystemExit: the tree has uncommitted changes, so that no commit says what was measured.
-    """
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "kernels/kda", "benchmarks")
-    if changed:
-        raise SystemExit(f"the tree must be clean, got changes:\n{changed}")
-    report = {
-        "topic": "kda",
-        "date": date.today().isoformat(),
-        "commit": _git("rev-parse", "HEAD"),
-        "command": command,
-        **figures,
-    }
-    path = FOLDER / f"kda_{figures['hardware']['name']}_{date.today():%Y-%m}.json"  # type: ignore[index]
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    return str(path)
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True, timeout=30).stdout.strip()
-
-
 def main() -> None:
     """Measure, or write the report of what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -321,7 +294,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.report:
         with open(args.report) as file:
-            print(write_report(json.load(file), "python benchmarks/bench_kda.py --figures kda.json"))
+            figures = json.load(file)
+        rows = [Row(**row) for row in figures.pop("rows")]
+        command = "python benchmarks/bench_kda.py --figures kda.json"
+        print(write_report("kda", rows, elsewhere={"command": command, **figures}))
         return
     figures = measure()
     if args.figures:

@@ -5,10 +5,12 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent / "reports"
 _PACKAGES = ("torch", "ray", "deepspeed", "transformers", "trl")
@@ -27,7 +29,14 @@ class Row:
     """What was asked of the figure."""
 
 
-def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False, commit: str | None = None) -> Path:
+def write_report(
+    topic: str,
+    rows: list[Row],
+    *,
+    allow_dirty: bool = False,
+    commit: str | None = None,
+    elsewhere: Mapping[str, Any] | None = None,
+) -> Path:
     """Write `reports/<topic>_<hardware>_<YYYY-MM>.json` and print the rows.
 
     Args:
@@ -35,6 +44,7 @@ def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False, comm
         rows: the figures.
         allow_dirty: report although the tree has changes.
         commit: of the code that was measured, where that was launched earlier; None is the present one.
+        elsewhere: `command`, `hardware` and `packages` of figures that were taken on another machine.
 
     Raises:
         SystemExit: the tree has uncommitted changes, so that no commit says what was measured.
@@ -42,22 +52,22 @@ def write_report(topic: str, rows: list[Row], *, allow_dirty: bool = False, comm
     changed = _git("status", "--porcelain", "--untracked-files=no")
     if changed and not allow_dirty:
         raise SystemExit(f"the tree must be clean, got changes:\n{changed}")
-    hardware = _hardware()
-    report = {
+    report: dict[str, Any] = {
         "topic": topic,
         "date": date.today().isoformat(),
         "commit": commit or _git("rev-parse", "HEAD"),
         # of paths of this machine only the last part is told
         "command": " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.argv)]),
-        "hardware": hardware,
+        "hardware": _hardware(),
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        **(elsewhere or {}),
         "rows": [asdict(row) for row in rows],
     }
     for row in rows:
         peer = "" if row.peer_value is None else f"   {row.peer}: {row.peer_value:,.4g}"
         peer += f" ({row.value / row.peer_value:.2f}x)" if row.peer_value else ""
         print(f"{row.name:48} {row.value:12,.4g} {row.unit}{peer}")
-    path = FOLDER / f"{topic}_{hardware['name']}_{date.today():%Y-%m}.json"
+    path = FOLDER / f"{topic}_{report['hardware']['name']}_{date.today():%Y-%m}.json"
     FOLDER.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
     return path
