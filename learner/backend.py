@@ -143,9 +143,7 @@ class DeepSpeedBackend:
 
     def published_layout(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, without values: shapes and dtypes on the meta device."""
-        model = self._module.model
-        layout = {name: _shape_of(parameter, parameter.dtype) for name, parameter in model.named_parameters()}
-        return layout | {name: _shape_of(buffer, buffer.dtype) for name, buffer in model.named_buffers()}
+        return {name: _shape_of(tensor, tensor.dtype) for name, tensor in self._published.items()}
 
     def published_tensor(self, name: str) -> Tensor:
         """One of them, whole, in its own dtype; good until the next update."""
