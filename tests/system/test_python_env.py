@@ -22,10 +22,10 @@ from python_attacks import (
 from segue.conf.schema import EnvConfig
 from segue.envs.client import EnvClient
 from segue.envs.factory import EnvFactory
-from segue.envs.python.env import MAX_REWARD
 from segue.envs.python.task import Split, make_problem
 from segue.envs.tool import ToolCall
 from segue.envs.tool_env import ToolEnv
+from segue.envs.truth import MAX_REWARD
 
 pytestmark = pytest.mark.system
 
