@@ -6,6 +6,18 @@ Sizes are counts unless a unit is named. Layer numbers in `linear_attn_config` a
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
+MAX_LAYERS = 1000
+"""A model of more takes long to build, even without memory."""
+MAX_EXPERTS = 2**16
+"""In a layer; an expert's id has 16 bits."""
+MAX_SIZE = 2**20
+"""Of anything else that is counted, but for heads: no tensor's size in bytes is then beyond 63 bits."""
+_AT_MOST = {
+    "num_hidden_layers": MAX_LAYERS,
+    "num_experts": MAX_EXPERTS,
+    "num_attention_heads": 2**16,
+    "max_position_embeddings": 2**31 - 1,
+}
 _ABOVE_ZERO = (
     "activation_situ_beta",
     "activation_situ_linear_beta",
@@ -117,10 +129,11 @@ class ModelConfig:
                 raise ValueError(f"model.{name} must be above 0, got {value}")
         for section, prefix in ((self, "model"), (linear, "model.linear_attn_config")):
             for size in fields(section):
-                value = getattr(section, size.name)
+                value, most = getattr(section, size.name), _AT_MOST.get(size.name, MAX_SIZE)
                 is_size = type(value) is int and size.name != "first_k_dense_replace"
-                if is_size and value < 1:
-                    raise ValueError(f"{prefix}.{size.name} must be at least 1, got {value}")
+                if is_size and not 1 <= value <= most:
+                    rule = "at least 1" if value < 1 else f"at most {most}"
+                    raise ValueError(f"{prefix}.{size.name} must be {rule}, got {value}")
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:

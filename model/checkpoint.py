@@ -192,10 +192,7 @@ def _find_oversized(reader: _Reader, config: ModelConfig) -> Iterator[str]:
 
 def _needed_tensors(config: ModelConfig, dtype: torch.dtype) -> dict[str, Tensor]:
     """The tensors of the configured model, without memory."""
-    try:
-        return checkpoint_tensors(build_model(config, dtype, "meta"))
-    except RuntimeError as error:
-        raise ValueError(f"{CONFIG_FILE} must give sizes that a tensor can have: {error}") from error
+    return checkpoint_tensors(build_model(config, dtype, "meta"))
 
 
 def _find_problems(reader: _Reader, targets: Mapping[str, Tensor], is_wrapped: bool) -> Iterator[str]:

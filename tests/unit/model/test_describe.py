@@ -6,6 +6,7 @@ import pytest
 from model_cases import make_config, make_model
 
 from segue.conf.load import load_config
+from segue.conf.model_config import MAX_EXPERTS, MAX_LAYERS, MAX_SIZE, LinearAttnConfig, ModelConfig
 from segue.conf.schema import Precision
 from segue.model.describe import describe
 from segue.model.network import build_model
@@ -44,6 +45,24 @@ def test_the_other_models_have_their_sizes() -> None:
     assert sizes["mini"][0] == pytest.approx(1e9, rel=0.05)
     assert sizes["tiny"][0] == pytest.approx(1.238e6, rel=0.001)
     assert sizes["tiny_vllm"][0] == pytest.approx(7.2e6, rel=0.01)
+
+
+def test_the_largest_model_that_a_configuration_allows_is_summed_in_seconds() -> None:
+    most = dict.fromkeys(("intermediate_size", "moe_intermediate_size", "kv_lora_rank", "v_head_dim"), MAX_SIZE)
+    most |= dict.fromkeys(
+        ("vocab_size", "hidden_size", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"), MAX_SIZE
+    )
+    linear = LinearAttnConfig(full_attn_layers=[MAX_LAYERS], num_heads=MAX_SIZE, head_dim=MAX_SIZE)
+    config = ModelConfig(
+        num_hidden_layers=MAX_LAYERS, num_experts=MAX_EXPERTS, num_attention_heads=2**16, num_shared_experts=MAX_SIZE,
+        routed_expert_hidden_size=MAX_SIZE, linear_attn_config=linear, **most,
+    )  # fmt: skip
+    started = time.perf_counter()
+    costs = describe(config)
+    assert time.perf_counter() - started < 30
+    # 999 layers of 65,536 experts, three matrices of 2^20 x 2^20 each: no sum has overflowed
+    assert costs["parameters"]["components"]["routed experts"] == 999 * 3 * 2**56
+    assert costs["weights_bytes"]["fp32"] == 4 * costs["parameters"]["total"]
 
 
 def test_components_and_active_parameters_add_up() -> None:
