@@ -36,6 +36,7 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("rollout.max_turns", 1),
     ("rollout.max_turn_tokens", 1),
     ("rollout.max_attempts", 1),
+    ("rollout.journal_tokens", 0),
     ("learner.balance.num_bins", 2),
     ("learner.loss.constant_tokens", 1),
     ("train.steps", 0),
@@ -54,18 +55,41 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("cluster.threads", 1),
 )
 
-_ABOVE_ZERO = (
+_ABOVE_ZERO = ("learner.advantage.std_epsilon",)
+
+# dotted path, highest value that is not a slip of the hand: beyond it memory runs out, or a clock overflows
+_AT_MOST: tuple[tuple[str, float], ...] = (
+    ("seed", 2**62),
+    ("eval.seed_start", 2**62),
+    ("env.workers", 1024),
+    # a reply has to fit a frame, in which a character may take 12 bytes
+    ("env.max_observation_chars", 300_000),
+    ("rollout.max_sessions", 65_536),
+    ("learner.balance.num_bins", 1_000_000),
+    ("train.groups_per_step", 65_536),
+    ("train.group_size", 65_536),
+    ("train.max_staleness", 1024),
+    ("pretrain.episodes_per_step", 65_536),
+    ("eval.episodes", 1_000_000),
+    ("cluster.rollout_actors", 65_536),
+    ("cluster.learner_ranks", 65_536),
+    ("cluster.threads", 1024),
+)
+
+_SECONDS = (
     "env.call_timeout_s",
     "env.start_timeout_s",
     "rollout.max_episode_s",
-    "rollout.temperature",
-    "eval.temperature",
     "eval.timeout_s",
     "learner.step_timeout_s",
     "train.wait_timeout_s",
     "cluster.start_timeout_s",
-    "learner.advantage.std_epsilon",
 )
+_MAX_SECONDS = 1e9
+
+# logits are divided by it in single precision
+_TEMPERATURES = ("rollout.temperature", "eval.temperature")
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.01, 100.0
 
 
 def check_rules(config: SegueConfig) -> None:
@@ -85,11 +109,21 @@ def numbers_are_finite(config: SegueConfig) -> None:
 
 
 def values_in_range(config: SegueConfig) -> None:
-    """Counts and durations that have a lowest sensible value."""
+    """Counts, durations and temperatures that have a lowest or a highest sensible value."""
     for path, lowest in _AT_LEAST:
         _require(_get(config, path) >= lowest, path, f"at least {lowest}", _get(config, path))
+    for path, highest in _AT_MOST:
+        _require(_get(config, path) <= highest, path, f"at most {highest}", _get(config, path))
     for path in _ABOVE_ZERO:
         _require(_get(config, path) > 0, path, "above 0", _get(config, path))
+    for path in _SECONDS:
+        rule = f"above 0 and at most {_MAX_SECONDS:.0e} seconds"
+        _require(0 < _get(config, path) <= _MAX_SECONDS, path, rule, _get(config, path))
+    for path in _TEMPERATURES:
+        rule = f"in [{_MIN_TEMPERATURE:g}, {_MAX_TEMPERATURE:g}]"
+        holds = _MIN_TEMPERATURE <= _get(config, path) <= _MAX_TEMPERATURE
+        remedy = "greedy play is measured beside every evaluation" if path == "eval.temperature" else ""
+        _require(holds, path, rule, _get(config, path), remedy)
 
 
 def optimizers_in_range(config: SegueConfig) -> None:

@@ -107,11 +107,13 @@ class RolloutConfig:
     max_episode_s: float = 120.0
     """Seconds of an episode, its waits for a worker or for a place in the engine not counted."""
     temperature: float = 1.0
-    """Sampling temperature in training; > 0."""
+    """Sampling temperature in training; in [0.01, 100]."""
     on_swap: OnSwap = OnSwap.keep
     """States at a weight swap: `keep` goes on from them; `rebuild` feeds every live session again."""
     max_attempts: int = 3
     """Times an episode is played at most, the first included, while infrastructure fails."""
+    journal_tokens: int = 16384
+    """Tokens between two parts of an unfinished episode's journal, written at turn ends; 0 writes none."""
     record_experts: bool = False
     """Keep the experts of each token in the group files: 2 bytes a token, layer and choice."""
 
@@ -242,7 +244,7 @@ class EvalConfig:
     episodes: int = 200
     """Held-out tasks, played once in each mode."""
     temperature: float = 1.0
-    """Temperature of the sampled figure; the greedy figure stands beside it."""
+    """Temperature of the sampled figure, in [0.01, 100]; the greedy figure stands beside it."""
     seed_start: int = 1_000_000_000
     """First held-out task seed; training seeds lie below."""
     timeout_s: float = 600.0

@@ -12,6 +12,7 @@ from segue.conf.keys import describe_type, flatten
 from segue.conf.load import load_config
 from segue.conf.rules import RULES, check_rules
 from segue.conf.schema import SegueConfig
+from segue.envs.frames import encode_frame
 
 # rule's name -> (overrides that break it, the message)
 CASES = {
@@ -150,6 +151,38 @@ def test_numbers_of_the_environment_are_finite_too(override: str, path: str) -> 
 def test_the_loss_keeps_its_ranges(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         load_config([override])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rollout.max_sessions=1000000000", "rollout.max_sessions must be at most 65536, got 1000000000"),
+        ("train.groups_per_step=1000000", "train.groups_per_step must be at most 65536, got 1000000"),
+        ("train.max_staleness=1000000", "train.max_staleness must be at most 1024, got 1000000"),
+        ("eval.episodes=1000000000", "eval.episodes must be at most 1000000, got 1000000000"),
+        ("seed=10000000000000000000", f"seed must be at most {2**62}, got 10000000000000000000"),
+        ("env.max_observation_chars=1000000", "env.max_observation_chars must be at most 300000, got 1000000"),
+        ("env.call_timeout_s=0", "env.call_timeout_s must be above 0 and at most 1e+09 seconds, got 0.0"),
+        (
+            "learner.step_timeout_s=1e300",
+            "learner.step_timeout_s must be above 0 and at most 1e+09 seconds, got 1e+300",
+        ),
+        ("rollout.temperature=1e-30", "rollout.temperature must be in [0.01, 100], got 1e-30"),
+        (
+            "eval.temperature=0",
+            "eval.temperature must be in [0.01, 100], got 0.0; greedy play is measured beside every evaluation",
+        ),
+    ],
+)
+def test_absurd_numbers_are_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        load_config([override])
+
+
+def test_a_reply_of_the_longest_observation_fits_a_frame() -> None:
+    longest = load_config(["env.max_observation_chars=300000"]).env.max_observation_chars
+    # outside of the basic plane a character takes the most in JSON
+    assert encode_frame({"observation": "\U0001f600" * longest})
 
 
 def test_settings_have_effect_where_their_switch_is_on() -> None:
