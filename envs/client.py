@@ -4,20 +4,23 @@ A call runs under one deadline, which starts when its worker is free for it. Whe
 it, the worker is killed and replaced, and the call's episode is over (`EnvironmentFailure`). The worker's other
 episodes, its neighbours, are restored when they are next used: from their last snapshot where the environment makes
 them, else from their seed, and from there by replaying their calls and comparing what comes back; one that comes back
-different is lost (`InfrastructureFailure`). An answer that came in time counts, however late this process looks.
+different is lost (`RestoreFailure`). In the same way an episode goes on from its record, which may have been made in
+another process. An answer that came in time counts, however late this process looks.
 """
 
 import asyncio
 import logging
 import subprocess
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from segue.conf.schema import EnvConfig
 from segue.envs.clock import present_clock
-from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
+from segue.envs.episode_record import EpisodeRecord
+from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure, RestoreFailure
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame_async
 from segue.envs.process import kill, start_module
 from segue.envs.reply import ResetReply, StepReply
@@ -25,8 +28,14 @@ from segue.envs.tool import ToolCall
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+Work = Callable[["_Episode"], Awaitable[Result]]
+"""What is to be done on the worker that holds an episode."""
+
 SNAPSHOT_EVERY_STEPS = 16
 _LOOK_AGAIN_S = 0.1
+# no process of a worker has it
+_BEFORE_ALL = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -92,14 +101,9 @@ class EnvClient:
             ValueError: an episode of this name is open.
             EnvironmentFailure, InfrastructureFailure: it did not begin.
         """
-        if episode_id in self._episodes:
-            raise ValueError(f"episode_id must be new, got {episode_id!r}, which is open")
-        worker = min(self._workers, key=lambda worker: worker.num_episodes)
-        worker.num_episodes += 1
-        episode = _Episode(episode_id=episode_id, worker=worker, seed=seed)
-        self._episodes[episode_id] = episode
+        episode = self._open(episode_id, seed)
         self.counters.episodes += 1
-        return ResetReply.from_header(await self._call(episode, "reset", seed=seed, options=options))
+        return ResetReply.from_header(await self._ask(episode, "reset", seed=seed, options=options))
 
     async def step(self, episode_id: str, call: ToolCall) -> StepReply:
         """Runs one call of an episode.
@@ -119,7 +123,7 @@ class EnvClient:
                 truncated=False,
                 info={"invalid_call": str(error)},
             )
-        return StepReply.from_header(await self._call(episode, "step", name=call.name, arguments=call.arguments))
+        return StepReply.from_header(await self._ask(episode, "step", name=call.name, arguments=call.arguments))
 
     async def expert(self, episode_id: str, skill: str) -> dict[str, Any]:
         """The demonstrator's next turn: `{"response": str, "calls": [{"name": str, "arguments": dict}, ...]}`.
@@ -127,7 +131,36 @@ class EnvClient:
         Raises:
             EnvironmentFailure, InfrastructureFailure: the episode is over.
         """
-        return await self._call(self._find(episode_id), "expert", skill=skill)
+        return await self._ask(self._find(episode_id), "expert", skill=skill)
+
+    async def record(self, episode_id: str) -> EpisodeRecord:
+        """What `restore` needs; the environment makes a snapshot now, if it makes any.
+
+        Raises:
+            EnvironmentFailure, InfrastructureFailure: the episode is over.
+        """
+        episode = self._find(episode_id)
+        if episode.makes_snapshots:
+            await self._call(episode, "capture", self._take_snapshot)
+        return EpisodeRecord(
+            snapshot=episode.snapshot,
+            num_snapshot_steps=episode.num_snapshot_steps,
+            calls=tuple(episode.log),
+        )
+
+    async def restore(self, episode_id: str, seed: int, record: EpisodeRecord) -> None:
+        """Goes on with a recorded episode under a new name, on the worker that has fewest.
+
+        Args:
+            seed: of the episode's reset.
+        Raises:
+            ValueError: an episode of this name is open.
+            RestoreFailure: it does not come back as it was, and never will.
+            InfrastructureFailure: it could not be tried.
+        """
+        episode = self._open(episode_id, seed)
+        episode.take_up(record)
+        await self._call(episode, "restore", _do_nothing)
 
     async def close(self, episode_id: str) -> None:
         """Ends an episode; a name that is not open is none to end."""
@@ -137,31 +170,29 @@ class EnvClient:
             if episode.generation == episode.worker.generation:
                 episode.close()
 
-    async def _call(self, episode: "_Episode", op: str, **request: Any) -> dict[str, Any]:
+    async def _ask(self, episode: "_Episode", op: str, **request: Any) -> dict[str, Any]:
+        return await self._call(episode, op, partial(self._answer, request={"op": op, **request}))
+
+    async def _call(self, episode: "_Episode", what: str, work: Work[Result]) -> Result:
         # a cancelled caller leaves its call running: the answer must be taken before the worker's next one
-        task = asyncio.ensure_future(self._run(episode, {"op": op, "episode": episode.episode_id, **request}))
+        task = asyncio.ensure_future(self._run(episode, what, work))
         task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
-    async def _run(self, episode: "_Episode", request: dict[str, Any]) -> dict[str, Any]:
+    async def _run(self, episode: "_Episode", what: str, work: Work[Result]) -> Result:
         with ExitStack() as wait:
             wait.enter_context(present_clock().wait())
             async with episode.worker.lock:
-                return await self._serve(episode, request, wait)
+                if not self._is_open(episode):
+                    raise InfrastructureFailure(f"episode {episode.episode_id} was closed while its {what} waited")
+                return await self._serve(episode, work, wait)
 
-    async def _serve(self, episode: "_Episode", request: dict[str, Any], wait: ExitStack) -> dict[str, Any]:
-        """Runs the call on a worker that is free for it; the episode's wait ends where its own time begins."""
-        if not self._is_open(episode):
-            raise InfrastructureFailure(f"episode {episode.episode_id} was closed while its {request['op']} waited")
+    async def _serve(self, episode: "_Episode", work: Work[Result], wait: ExitStack) -> Result:
+        """Does the work on a worker that is free for it; the episode's wait ends where its own time begins."""
         try:
             await self._prepare(episode)
             wait.close()
-            reply = (await self._exchange(episode.worker, request)).header["ok"]
-            episode.generation = episode.worker.generation
-            if request["op"] != "expert":
-                episode.record(request, reply)
-            if self._is_open(episode) and episode.is_snapshot_due():
-                await self._take_snapshot(episode)
+            result = await work(episode)
         except EnvironmentFailure:
             self.counters.environment_failures += 1
             self._forget(episode)
@@ -175,6 +206,15 @@ class EnvClient:
         if not self._is_open(episode):
             # it was ended meanwhile, and this call may have brought it into being
             episode.close()
+        return result
+
+    async def _answer(self, episode: "_Episode", request: dict[str, Any]) -> dict[str, Any]:
+        reply = (await self._exchange(episode, request)).header["ok"]
+        episode.generation = episode.worker.generation
+        if request["op"] != "expert":
+            episode.record(request, reply)
+        if self._is_open(episode) and episode.is_snapshot_due():
+            await self._take_snapshot(episode)
         self.counters.calls += 1
         return reply
 
@@ -196,24 +236,23 @@ class EnvClient:
     async def _restore(self, episode: "_Episode") -> None:
         try:
             if episode.snapshot is not None:
-                request = {"op": "resume", "episode": episode.episode_id, "seed": episode.seed}
-                request["num_steps"] = episode.num_snapshot_steps
-                await self._exchange(episode.worker, request, (episode.snapshot,))
+                request = {"op": "resume", "seed": episode.seed, "num_steps": episode.num_snapshot_steps}
+                await self._exchange(episode, request, (episode.snapshot,))
             for request, expected in episode.log:
-                reply = (await self._exchange(episode.worker, request)).header["ok"]
-                if _outcome(reply) != _outcome(expected):
-                    raise InfrastructureFailure(
-                        f"episode {episode.episode_id} was lost with its worker: replayed, {request['op']} gave "
-                        f"{_outcome(reply)!r:.200}, not {_outcome(expected)!r:.200}"
+                outcome = _outcome((await self._exchange(episode, request)).header["ok"])
+                if outcome != expected:
+                    raise RestoreFailure(
+                        f"episode {episode.episode_id} could not be restored: replayed, {request['op']} gave "
+                        f"{outcome!r:.200}, not {expected!r:.200}"
                     )
         except EnvironmentFailure as error:
-            message = f"episode {episode.episode_id} was lost with its worker: replayed, {error}"
-            raise InfrastructureFailure(message) from error
+            message = f"episode {episode.episode_id} could not be restored: replayed, {error}"
+            raise RestoreFailure(message) from error
         episode.generation = episode.worker.generation
         self.counters.episodes_restored += 1
 
     async def _take_snapshot(self, episode: "_Episode") -> None:
-        frame = await self._exchange(episode.worker, {"op": "capture", "episode": episode.episode_id})
+        frame = await self._exchange(episode, {"op": "capture"})
         if frame.attachments:
             episode.snapshot = frame.attachments[0]
             episode.num_snapshot_steps = episode.num_steps
@@ -221,9 +260,11 @@ class EnvClient:
         else:
             episode.makes_snapshots = False
 
-    async def _exchange(self, worker: "_Worker", request: dict[str, Any], attachments: Sequence[bytes] = ()) -> Frame:
-        """Sends one request and takes its answer; a worker that gives none is killed."""
-        what = f"{request['op']} of episode {request['episode']}"
+    async def _exchange(self, episode: "_Episode", request: dict[str, Any], attachments: Sequence[bytes] = ()) -> Frame:
+        """Sends an episode's worker one request and takes its answer; a worker that gives none is killed."""
+        worker = episode.worker
+        request = {**request, "episode": episode.episode_id}
+        what = f"{request['op']} of episode {episode.episode_id}"
         limit_s = self._config.call_timeout_s
         try:
             frame = await _within(limit_s, worker.exchange(encode_frame(request, attachments)))
@@ -262,6 +303,14 @@ class EnvClient:
         if "setup_error" in hello.header:
             await worker.kill()
             raise EnvironmentSetupError(hello.header["setup_error"])
+
+    def _open(self, episode_id: str, seed: int) -> "_Episode":
+        if episode_id in self._episodes:
+            raise ValueError(f"episode_id must be new, got {episode_id!r}, which is open")
+        worker = min(self._workers, key=lambda worker: worker.num_episodes)
+        worker.num_episodes += 1
+        episode = self._episodes[episode_id] = _Episode(episode_id=episode_id, worker=worker, seed=seed)
+        return episode
 
     def _find(self, episode_id: str) -> "_Episode":
         if episode_id not in self._episodes:
@@ -336,7 +385,7 @@ class _Episode:
     generation: int | None = None
     """Of the process that holds the episode; None before its reset."""
     log: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
-    """Requests and replies since the snapshot, or since the reset, which it then begins with."""
+    """Requests and their outcomes since the snapshot, or since the reset, which it then begins with."""
     num_steps: int = 0
     snapshot: bytes | None = None
     num_snapshot_steps: int = 0
@@ -348,9 +397,17 @@ class _Episode:
         """Has the worker forget the episode; one that holds none by this name does nothing."""
         self.worker.send(encode_frame({"op": "close", "episode": self.episode_id}))
 
+    def take_up(self, record: EpisodeRecord) -> None:
+        """Has whoever next uses the episode restore it."""
+        self.generation = _BEFORE_ALL
+        self.snapshot = record.snapshot
+        self.num_snapshot_steps = record.num_snapshot_steps
+        self.log = list(record.calls)
+        self.num_steps = record.num_snapshot_steps + sum(request["op"] == "step" for request, _ in record.calls)
+
     def record(self, request: dict[str, Any], reply: dict[str, Any]) -> None:
         """Remembers a call that changed the environment."""
-        self.log.append((request, reply))
+        self.log.append((request, _outcome(reply)))
         self.num_steps += request["op"] == "step"
 
     def is_snapshot_due(self) -> bool:
@@ -381,7 +438,11 @@ async def _within(limit_s: float, exchange: Coroutine[Any, Any, Frame]) -> Frame
         answer.cancel()
 
 
-def _retrieve_exception(task: "asyncio.Task[dict[str, Any]]") -> None:
+async def _do_nothing(episode: _Episode) -> None:
+    """A call that wants no more than that its episode be there."""
+
+
+def _retrieve_exception(task: "asyncio.Task[Any]") -> None:
     # where the caller was cancelled nobody else asks for it
     if not task.cancelled():
         task.exception()

@@ -26,7 +26,7 @@ class EpisodeClock:
     """
 
     def __init__(self, max_s: float) -> None:
-        self._left_s = max_s
+        self._max_s = self._left_s = max_s
         self._num_waits = 0
         self._deadline = asyncio.Timeout(None)
         self._is_running = False
@@ -49,6 +49,17 @@ class EpisodeClock:
     def has_expired(self) -> bool:
         """True where its time ran out."""
         return self._deadline.expired()
+
+    @property
+    def used_s(self) -> float:
+        """Seconds that the episode has used."""
+        with self.wait():
+            return self._max_s - self._left_s
+
+    def spend(self, seconds: float) -> None:
+        """Count seconds that the episode used before, under another clock."""
+        with self.wait():
+            self._left_s -= seconds
 
     def begin_wait(self) -> None:
         """The episode waits for its turn."""

@@ -19,6 +19,10 @@ class InfrastructureFailure(Exception):
     """The episode was lost through no fault of its own: it may be played again. One string argument."""
 
 
+class RestoreFailure(InfrastructureFailure):
+    """The episode could not be brought back equal: run again, its calls gave something else. One string argument."""
+
+
 class EnvironmentSetupError(Exception):
     """No episode can start: the environment cannot be found, built or used. One string argument with the remedy."""
 

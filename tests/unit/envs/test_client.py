@@ -18,7 +18,8 @@ import pytest
 
 from segue.conf.schema import EnvConfig
 from segue.envs.client import SNAPSHOT_EVERY_STEPS, EnvClient
-from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
+from segue.envs.episode_record import EpisodeRecord
+from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure, RestoreFailure
 from segue.envs.reply import StepReply
 from segue.envs.tool import ToolCall
 
@@ -173,7 +174,7 @@ def test_a_neighbour_that_replays_differently_is_lost_as_infrastructure() -> Non
         await client.step("clock", ToolCall(name="clock"))
         with pytest.raises(EnvironmentFailure):
             await client.step("bad", ToolCall(name="die"))
-        with pytest.raises(InfrastructureFailure, match="episode clock was lost with its worker: replayed, step gave"):
+        with pytest.raises(RestoreFailure, match="episode clock could not be restored: replayed, step gave"):
             await add(client, "clock", 1)
         assert client.counters.episodes_lost == 1
         # the name is free again: the episode may be played anew
@@ -200,6 +201,82 @@ def test_a_long_episode_is_restored_from_its_snapshot() -> None:
         assert client.counters.episodes_restored == 1
 
     play(scenario, replace(CONFIG, id="faulty_envs:Saved-v0"))
+
+
+async def record_a_count(client: EnvClient) -> tuple[EpisodeRecord, str]:
+    """The record of an episode from 7 that added 5 and drew, and what its next draw gives."""
+    await client.reset("old", 7, None)
+    await add(client, "old", 5)
+    await client.step("old", ToolCall(name="draw"))
+    record = await client.record("old")
+    drawn = (await client.step("old", ToolCall(name="draw"))).observation
+    await client.close("old")
+    return record, drawn
+
+
+@pytest.mark.parametrize(("env_id", "makes_snapshots"), [("Faulty-v0", False), ("Saved-v0", True)])
+def test_a_recorded_episode_goes_on_in_other_processes(env_id: str, makes_snapshots: bool) -> None:
+    records: list[tuple[EpisodeRecord, str]] = []
+
+    async def first(client: EnvClient) -> None:
+        records.append(await record_a_count(client))
+
+    async def second(client: EnvClient) -> None:
+        record, drawn = records[0]
+        # a snapshot of now with the two steps behind it, or the reset and two steps to replay
+        assert (record.snapshot is not None) == makes_snapshots
+        assert (record.num_snapshot_steps, len(record.calls)) == ((2, 0) if makes_snapshots else (0, 3))
+        await client.restore("new", 7, record)
+        # the state and the generator's
+        assert (await client.step("new", ToolCall(name="draw"))).observation == drawn
+        assert (await add(client, "new", 1)).observation == "13"
+        counters = client.counters
+        assert (counters.episodes, counters.episodes_restored, counters.calls) == (0, 1, 2)
+        # it can be recorded again, and its neighbours' faults cost it nothing either
+        again = await client.record("new")
+        assert again.num_snapshot_steps + len(again.calls) == (4 if makes_snapshots else 5)
+        await client.reset("bad", 20, None)
+        with pytest.raises(EnvironmentFailure):
+            await client.step("bad", ToolCall(name="die"))
+        assert (await add(client, "new", 1)).observation == "14"
+
+    config = replace(CONFIG, id=f"faulty_envs:{env_id}")
+    play(first, config)
+    play(second, config)
+
+
+def test_a_recorded_episode_that_answers_differently_is_not_restored() -> None:
+    async def scenario(client: EnvClient) -> None:
+        await client.reset("clock", 10, None)
+        await client.step("clock", ToolCall(name="clock"))
+        record = await client.record("clock")
+        await client.close("clock")
+        with pytest.raises(RestoreFailure, match="episode clock could not be restored: replayed, step gave"):
+            await client.restore("clock", 10, record)
+        # the name is free again
+        await client.reset("clock", 10, None)
+        assert (await add(client, "clock", 1)).observation == "11"
+        with pytest.raises(ValueError, match="episode_id must be new"):
+            await client.restore("clock", 10, record)
+
+    play(scenario)
+
+
+def test_a_recorded_episode_without_a_worker_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(client: EnvClient) -> None:
+        record, drawn = await record_a_count(client)
+        await client.reset("a", 10, None)
+        with pytest.raises(EnvironmentFailure, match="died under it"):
+            await client.step("a", ToolCall(name="die"))
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(InfrastructureFailure, match="could not be started") as caught:
+            await client.restore("new", 7, record)
+        assert not isinstance(caught.value, RestoreFailure)
+        monkeypatch.undo()
+        await client.restore("new", 7, record)
+        assert (await client.step("new", ToolCall(name="draw"))).observation == drawn
+
+    play(scenario)
 
 
 def test_a_worker_killed_between_two_calls_costs_no_episode() -> None:

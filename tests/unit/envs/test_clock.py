@@ -49,6 +49,25 @@ def test_waits_may_overlap_and_cost_nothing() -> None:
     asyncio.run(play())
 
 
+def test_seconds_used_before_count() -> None:
+    async def play() -> None:
+        async with EpisodeClock(100.0) as clock:
+            clock.spend(40.0)
+            with clock.wait():
+                # what this test itself takes lies between
+                assert 40.0 <= clock.used_s < 60.0
+                clock.spend(20.0)
+                assert 60.0 <= clock.used_s < 80.0
+            assert not clock.has_expired
+        with pytest.raises(TimeoutError):
+            async with EpisodeClock(100.0) as clock:
+                clock.spend(100.0)
+                await asyncio.sleep(30)
+        assert clock.has_expired
+
+    asyncio.run(play())
+
+
 def test_nothing_is_bounded_where_no_clock_was_entered() -> None:
     async def play() -> None:
         clock = EpisodeClock(0.01)
