@@ -10,6 +10,7 @@ another process. An answer that came in time counts, however late this process l
 
 import asyncio
 import logging
+import select
 import subprocess
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from segue.envs.clock import present_clock
 from segue.envs.episode_record import EpisodeRecord
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure, RestoreFailure
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame_async
-from segue.envs.process import kill, start_module
+from segue.envs.process import end_keeper, start_module
 from segue.envs.reply import ResetReply, StepReply
 from segue.envs.tool import ToolCall
 
@@ -344,7 +345,7 @@ class _Worker:
 
     async def start(self) -> None:
         """Starts a process in this place."""
-        self.process, ours = start_module("segue.envs.worker", flags=("-P",), environment=None)
+        self.process, ours = start_module("segue.envs.keeper", flags=("-P",), environment=None)
         self.generation += 1
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
 
@@ -361,18 +362,27 @@ class _Worker:
             self._writer.write(data)
 
     def has_died(self) -> bool:
-        """True when the process ended by itself."""
-        return self.process is not None and self.process.poll() is not None
+        """True when the process ended by itself; its keeper, which ends after it, may have something to do yet."""
+        return self.process is not None and (self.process.poll() is not None or self._is_hung_up())
 
     async def kill(self) -> int | None:
-        """Kills and reaps the process, if there is one; returns its exit status."""
+        """Kills and reaps the process with all that it started, if there is one; returns its exit status."""
         if self.process is None:
             return None
         process, self.process = self.process, None
         if self._writer is not None:
             self._writer.close()
         self._reader = self._writer = None
-        return await asyncio.to_thread(kill, process)
+        return await asyncio.to_thread(end_keeper, process)
+
+    def _is_hung_up(self) -> bool:
+        """True when the other side of the socket is closed."""
+        descriptor = -1 if self._writer is None else self._writer.get_extra_info("socket").fileno()
+        if descriptor < 0:
+            return True
+        poller = select.poll()
+        poller.register(descriptor, 0)
+        return bool(poller.poll(0))
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+END_TIMEOUT_S = 2.0
+"""For a keeper to end all that descends from it."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -47,17 +49,26 @@ def start_module(
 
 
 def kill(process: "subprocess.Popen[bytes]") -> int:
-    """Kills a child of `start_module` with all that it started, reaps it and returns its exit status."""
+    """Kills a child of `start_module` with its process group, reaps it and returns its exit status."""
     # the group may be gone already
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
 
 
-def die_with_parent() -> None:
-    """Has the kernel kill this process when its parent dies, even inside a call that never returns.
+def end_keeper(process: "subprocess.Popen[bytes]") -> int:
+    """Has a keeper (`keeper.py`) kill all that descends from it, reaps it and returns its worker's exit status."""
+    process.terminate()
+    try:
+        return process.wait(2.0 * END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return kill(process)
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Has the kernel send this process a signal when its parent dies, even inside a call that never returns.
 
     The kernel takes the thread that started this process for its parent, so that thread should live as long.
     A parent that died before this call is noticed at the next read, which finds the socket closed.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)

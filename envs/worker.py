@@ -1,4 +1,4 @@
-"""An env worker: `python -P -m segue.envs.worker <descriptor>`, started by `client.EnvClient`.
+"""An env worker: runs in a process of its own, under a keeper (`keeper.py`), for one `client.EnvClient`.
 
 Runs many episodes, one call at a time, in the order of the requests. Frames (`frames.py`):
 
@@ -8,9 +8,7 @@ Runs many episodes, one call at a time, in the order of the requests. Frames (`f
     {op: close, episode} -> ; no answer
 """
 
-import os
 import socket
-import sys
 from typing import Any, BinaryIO, cast
 
 from segue.conf.schema import EnvConfig
@@ -18,19 +16,16 @@ from segue.envs.episodes import EpisodeTable
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.envs.factory import EnvFactory
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame
-from segue.envs.process import die_with_parent
 from segue.envs.tool import ToolCall
 
-_STDERR = 2
-_STDOUT = 1
 
+def main(descriptor: int) -> None:
+    """Answers frames until the client closes its side.
 
-def main() -> None:
-    """Answers frames until the client closes its side."""
-    die_with_parent()
-    # what an environment prints must not be lost, and has no way into the frames
-    os.dup2(_STDERR, _STDOUT)
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    Args:
+        descriptor: of the socket.
+    """
+    connection = socket.socket(fileno=descriptor)
     # programs that an environment starts must not hold our socket open
     connection.set_inheritable(False)
     stream = cast(BinaryIO, connection.makefile("rwb"))
@@ -87,7 +82,3 @@ def _answer(table: EpisodeTable, frame: Frame) -> bytes:
 def _send(stream: BinaryIO, data: bytes) -> None:
     stream.write(data)
     stream.flush()
-
-
-if __name__ == "__main__":
-    main()

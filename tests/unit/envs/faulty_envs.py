@@ -93,6 +93,34 @@ class Faulty(ToolEnv):
         os.write(1, b"\x00\x00\x00\x02{}")
         return ToolResult(observation="printed")
 
+    @tool("Print megabytes, on both outputs and by a child.")
+    def spill(self, size: int) -> ToolResult:
+        line = b"s" * 99 + b"\n"
+        for descriptor in (1, 2):
+            for _ in range(size * 10**4):
+                os.write(descriptor, line)
+        subprocess.run([sys.executable, "-c", f"print('s' * {size * 10**6})"], check=True)
+        return ToolResult(observation="spilt")
+
+    @tool("Leave programs behind: a child, one of another session, and an orphan of yet another.")
+    def leave_behind(self) -> ToolResult:
+        sleeper = ["sleep", "3600"]
+        child = subprocess.Popen(sleeper)
+        escaped = subprocess.Popen(sleeper, start_new_session=True)
+        code = f"import subprocess; print(subprocess.Popen({sleeper}, start_new_session=True, stdout=2).pid)"
+        orphan = subprocess.check_output([sys.executable, "-c", code], text=True)
+        return ToolResult(observation="", info={"pids": [child.pid, escaped.pid, int(orphan)]})
+
+    @tool("Tell all of one's own group to end.")
+    def end_group(self) -> ToolResult:
+        os.killpg(0, signal.SIGTERM)
+        raise AssertionError("unreachable")
+
+    @tool("Say something, and crash.")
+    def crash(self) -> ToolResult:
+        os.write(2, b"last words\n")
+        os.abort()
+
     @tool("Flood.")
     def flood(self, size: int) -> ToolResult:
         return ToolResult(observation="y" * size)

@@ -550,8 +550,8 @@ def test_workers_die_with_their_parent_even_while_they_hang(tmp_path: Path) -> N
     parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
-    # the hanging worker, the querying worker and its query process
-    assert len(pids) == 3
+    # two keepers, the hanging worker, the querying worker and its query process
+    assert len(pids) == 5
     parent.kill()
     parent.wait()
     parent.stdout.close()
