@@ -1,14 +1,13 @@
 """What the commands that take a configuration share: options, help, `--cfg`, `--multirun`."""
 
 import argparse
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from segue.actors.errors import Interrupted
+from segue.actors.cli.job_list import JobList
 from segue.actors.loopback import keep_ray_on_loopback
 from segue.conf.errors import ConfigError
 from segue.conf.load import (
@@ -108,26 +107,12 @@ def run_jobs(command: str, overrides: list[str]) -> int:
     if command in RESUMING_COMMANDS:
         jobs = _with_folders(jobs, overrides)
     codes = []
-    for number, job in enumerate(jobs):
-        print(f"job {number + 1} of {len(jobs)}: segue {command} {' '.join(job)}", flush=True)
-        # -P: the folder that this was called in must not hide packages
-        process = [sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job]
-        codes.append(_wait_for(subprocess.Popen(process)))
+    with JobList() as job_list:
+        for number, job in enumerate(jobs):
+            print(f"job {number + 1} of {len(jobs)}: segue {command} {' '.join(job)}", flush=True)
+            # -P: the folder that this was called in must not hide packages
+            codes.append(job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job]))
     return next((code for code in codes if code), 0)
-
-
-def _wait_for(job: "subprocess.Popen[bytes]") -> int:
-    is_interrupted = False
-    while True:
-        try:
-            code = job.wait()
-        except KeyboardInterrupt:
-            # the terminal told the job as well: it ends by itself, at the second Ctrl-C at once
-            is_interrupted = True
-            continue
-        if is_interrupted:
-            raise Interrupted
-        return code
 
 
 def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]]:

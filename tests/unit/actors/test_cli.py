@@ -1,7 +1,10 @@
 """The command line: exit codes, messages, help; commands that start processes are in tests/e2e/."""
 
 import json
+import os
+import signal
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -9,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from segue.actors.checkpoint_store import CheckpointStore
+from segue.actors.cli.job_list import JobList
 from segue.actors.cli.main import COMMANDS, main
+from segue.actors.errors import Interrupted
 from segue.actors.run_folder import RunFolder, write_json
 from segue.conf.load import load_config
 
@@ -124,19 +129,24 @@ def test_options_and_overrides_may_be_mixed(capsys: pytest.CaptureFixture[str]) 
 class Jobs:
     """Stands in for `subprocess.Popen`: jobs that end with what `endings` says, in turn."""
 
-    endings: list[list[int | type[BaseException]]]
-    """Of each job, what each wait for it brings: an exception, or at last its exit code."""
+    endings: list[list[int | signal.Signals]]
+    """Of each job, what this process is told while it runs, and at last its exit code."""
     commands: list[list[str]] = field(default_factory=list)
+    num_told: int = 0
+    """Times that a job was told to end by SIGTERM."""
 
     def __call__(self, command: list[str]) -> "Jobs":
         self.commands.append(command[5:])
         return self
 
     def wait(self) -> int:
-        ending = self.endings[len(self.commands) - 1].pop(0)
-        if isinstance(ending, int):
-            return ending
-        raise ending
+        *told, code = self.endings[len(self.commands) - 1]
+        for number in told:
+            os.kill(os.getpid(), number)
+        return code
+
+    def terminate(self) -> None:
+        self.num_told += 1
 
 
 def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_one_that_it_reads(
@@ -153,13 +163,51 @@ def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_
     assert jobs.commands == [[f"eval.temperature={t}", f"run.dir={d}"] for t in ("0.5", "1") for d in "ab"]
 
 
-def test_ctrl_c_waits_for_the_job_at_hand_and_ends_the_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("told", "num_told"),
+    [
+        # the terminal tells the job as well
+        ([signal.SIGINT, signal.SIGINT], 0),
+        ([signal.SIGHUP], 0),
+        ([signal.SIGTERM], 1),
+        ([signal.SIGTERM, signal.SIGTERM], 2),
+    ],
+)
+def test_what_ends_a_list_of_jobs_ends_the_job_at_hand_and_begins_no_other(
+    told: list[signal.Signals], num_told: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    jobs = Jobs([[0], [KeyboardInterrupt, KeyboardInterrupt, 130], [0]])
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
+    jobs = Jobs([[0], [*told, 130], [0]])
     monkeypatch.setattr(subprocess, "Popen", jobs)
     assert main(["train", "-m", "seed=1,2,3", "run.dir=sweep"]) == 130
     assert [command[0] for command in jobs.commands] == ["seed=1", "seed=2"]
-    assert jobs.endings == [[], [], [0]]
+    assert jobs.num_told == num_told
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)] == before
+
+
+def test_a_signal_between_two_jobs_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs([[0]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
+    with JobList() as job_list:
+        job_list.run(["python"])
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            job_list.run(["python"])
+    assert len(jobs.commands) == 1
+
+
+TELLS_ITS_PARENT = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
+os.kill(os.getppid(), signal.SIGTERM)
+signal.pause()
+"""
+
+
+def test_sigterm_is_passed_on_to_a_running_job() -> None:
+    with JobList() as job_list, pytest.raises(Interrupted):
+        job_list.run([sys.executable, "-c", TELLS_ITS_PARENT])
 
 
 def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
