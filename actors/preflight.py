@@ -5,6 +5,8 @@ from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 
+import psutil
+
 from segue.actors.errors import RunError
 from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.errors import ConfigError
@@ -13,8 +15,65 @@ from segue.conf.model_config import ModelConfig
 from segue.conf.schema import EnvConfig, SegueConfig, Skill
 from segue.envs.client import EnvClient
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
+from segue.model.describe import describe
 from segue.model.published_config import load_published_config
 from segue.model.tokenizer.load import load_tokenizer
+
+# of a process that has loaded the tensor library
+_PROCESS_BYTES = 10**8
+# both moments of AdamW, in fp32
+_MOMENT_BYTES = 8
+
+
+def check_memory(config: SegueConfig, *, num_rollout: int, num_learners: int) -> None:
+    """Hold what the actors cannot do without against their budget and this machine's memory.
+
+    Args:
+        num_rollout, num_learners: actors that will start; on a cluster that is there they may be anywhere.
+    Raises:
+        ConfigError: it cannot fit.
+    """
+    rollout = config.rollout
+    budget = rollout.state_budget_mb * 10**6
+    needed_mb = -(-episode_state_bytes(config) // 10**6)
+    if num_rollout and needed_mb * 10**6 > budget:
+        raise ConfigError(
+            f"rollout.state_budget_mb must be at least {needed_mb}, for one episode of rollout.max_episode_tokens="
+            f"{rollout.max_episode_tokens}, got {rollout.state_budget_mb}"
+        )
+    if config.cluster.address is not None:
+        return
+    memory = psutil.virtual_memory().total
+    if num_rollout and budget > memory:
+        raise ConfigError(
+            f"rollout.state_budget_mb must be below the {memory // 10**6} of this machine's memory, "
+            f"got {rollout.state_budget_mb}"
+        )
+    least = least_memory_bytes(config, num_rollout=num_rollout, num_learners=num_learners)
+    if least > memory:
+        raise ConfigError(
+            f"model and cluster must fit this machine's memory of {memory / 1e9:.1f} GB, got at least "
+            f"{least / 1e9:,.1f} GB for {num_rollout} rollout actors and {num_learners} learner ranks; take a smaller "
+            "model, fewer of them (cluster.rollout_actors, cluster.learner_ranks), or join a cluster (cluster.address)"
+        )
+
+
+def least_memory_bytes(config: SegueConfig, *, num_rollout: int, num_learners: int) -> int:
+    """What the actors take at the very least: processes, weights and the optimiser's moments."""
+    costs = describe(config.model)
+    weights = costs["weights_bytes"][config.learner.precision.name]
+    # ZeRO-3 shares the weights out
+    num_copies = num_rollout + (min(1, num_learners) if config.learner.zero_stage == 3 else num_learners)
+    moments = _MOMENT_BYTES * costs["parameters"]["total"] if num_learners else 0
+    return int(num_copies * weights + moments + _PROCESS_BYTES * (num_rollout + num_learners))
+
+
+def episode_state_bytes(config: SegueConfig) -> int:
+    """The state of the longest episode, in the whole pages that a rollout actor keeps it in."""
+    state = describe(config.model)["state_bytes"][config.learner.precision.name]
+    page_tokens = config.rollout.page_tokens
+    num_pages = -(-config.rollout.max_episode_tokens // page_tokens)
+    return int(state["recurrent"] + state["conv"] + num_pages * page_tokens * state["row_per_token"])
 
 
 def check_before_start(config: SegueConfig) -> None:

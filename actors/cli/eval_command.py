@@ -23,6 +23,8 @@ def main(argv: list[str]) -> int:
     if config is not None:
         # Ray and the tensor library load here and not for --help
         from segue.actors.examine import examine
+        from segue.actors.preflight import check_memory
 
+        check_memory(config, num_rollout=config.cluster.rollout_actors, num_learners=0)
         examine(config, arguments=arguments.overrides, launch_folder=Path.cwd())
     return 0

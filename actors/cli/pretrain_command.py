@@ -23,7 +23,9 @@ def main(argv: list[str]) -> int:
     if config is not None:
         # Ray and the tensor library load here and not for --help
         from segue.actors.phase import PhaseKind
+        from segue.actors.preflight import check_memory
         from segue.actors.run import run
 
+        check_memory(config, num_rollout=config.cluster.rollout_actors, num_learners=config.cluster.learner_ranks)
         run(config, PhaseKind.pretrain, arguments=arguments.overrides, launch_folder=Path.cwd())
     return 0

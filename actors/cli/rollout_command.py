@@ -24,7 +24,9 @@ def main(argv: list[str]) -> int:
     if config is not None:
         # Ray and the tensor library load here and not for --help
         from segue.actors.playback import play_and_print
+        from segue.actors.preflight import check_memory
 
+        check_memory(config, num_rollout=1, num_learners=0)
         play_and_print(
             config, num_episodes=arguments.episodes, greedy=arguments.greedy, demonstrator=arguments.demonstrator
         )

@@ -51,6 +51,11 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
             ["pretrain", "run.init_from=null", "env.kwargs.level=99", "run.dir=new"],
             "env.id=sql cannot be built: ValueError: level must be one of 1, 2, 3, got 99",
         ),
+        (
+            ["train", "run.init_from=null", "rollout.max_episode_tokens=1000000", "rollout.state_budget_mb=100"],
+            "rollout.state_budget_mb must be at least 257, for one episode of rollout.max_episode_tokens=1000000, "
+            "got 100",
+        ),
         (["rollout", "--episodes", "0"], "--episodes must be at least 1, got 0"),
         (["rollout", "--episodes", "-1"], "--episodes must be at least 1, got -1"),
         (["export", "nowhere", "there"], "run folder must hold a run, got {cwd}/nowhere"),

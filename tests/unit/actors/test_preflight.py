@@ -1,14 +1,20 @@
-"""What is known to fail before any process starts: the model that a run is to begin with."""
+"""What is known to fail before any process starts: the model that a run is to begin with, and its memory."""
 
 import json
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from segue.actors.preflight import initial_model
+from segue.actors.preflight import check_memory, episode_state_bytes, initial_model, least_memory_bytes
 from segue.conf.errors import ConfigError
 from segue.conf.load import load_config
+from segue.model.describe import describe
+from segue.model.network import build_model
+from segue.model.precision import dtype_of
+from segue.rollout.engine.native import build_native_engine
+from segue.rollout.trajectory import PolicyVersion
 
 WARM_START = json.loads((Path(str(files("segue.model"))) / "warm_start" / "config.json").read_text())
 
@@ -34,3 +40,57 @@ def test_an_initial_model_that_cannot_be_read_is_the_users_to_mend(data: bytes, 
 def test_a_model_that_fits_is_found(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(WARM_START))
     assert initial_model(load_config([f"run.init_from={tmp_path}"])) == tmp_path
+
+
+def test_what_the_actors_cannot_do_without_is_summed_by_hand() -> None:
+    small = load_config(["cluster.rollout_actors=3", "cluster.learner_ranks=2"])
+    parameters = describe(small.model)["parameters"]["total"]
+    # a copy in each of five processes of 0.1 GB, and two moments, all in fp32
+    expected = 5 * (4 * parameters + 10**8) + 8 * parameters
+    assert least_memory_bytes(small, num_rollout=3, num_learners=2) == expected
+    shared = load_config(["learner.zero_stage=3"])
+    assert least_memory_bytes(shared, num_rollout=3, num_learners=2) == expected - 4 * parameters
+    # who only plays has no moments
+    assert least_memory_bytes(small, num_rollout=3, num_learners=0) == 3 * (4 * parameters + 10**8)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["model=k3"],
+            r"model and cluster must fit this machine's memory of .* GB, got at least 66,7\d\d\.\d GB for 2",
+        ),
+        (
+            ["cluster.rollout_actors=60000"],
+            r"model and cluster must .* at least 6,\d\d\d.\d GB for 60000 rollout actors and 2 learner ranks; take a",
+        ),
+        (["rollout.state_budget_mb=1000000000"], "rollout.state_budget_mb must be below the .* got 1000000000"),
+        (
+            ["rollout.state_budget_mb=1", "rollout.max_episode_tokens=100000"],
+            "rollout.state_budget_mb must be at least 26, for one episode of rollout.max_episode_tokens=100000, got 1",
+        ),
+    ],
+)
+def test_what_cannot_fit_is_refused_before_anything_starts(overrides: list[str], message: str) -> None:
+    config = load_config(overrides)
+    actors = config.cluster.rollout_actors, config.cluster.learner_ranks
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        check_memory(config, num_rollout=actors[0], num_learners=actors[1])
+
+
+def test_a_cluster_that_is_there_may_have_any_memory() -> None:
+    check_memory(load_config(["model=k3", "cluster.address=auto"]), num_rollout=2, num_learners=2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_budget_that_passes_is_the_one_that_the_engine_takes(precision: str) -> None:
+    overrides = ["rollout.max_episode_tokens=100000", "rollout.max_sessions=1", f"learner.precision={precision}"]
+    needed_mb = -(-episode_state_bytes(load_config(overrides)) // 10**6)
+    for budget, fits in ((needed_mb - 1, False), (needed_mb, True)):
+        config = load_config([*overrides, f"rollout.state_budget_mb={budget}"])
+        model = build_model(config.model, dtype_of(config.learner.precision))
+        with nullcontext() if fits else pytest.raises(ConfigError):
+            check_memory(config, num_rollout=1, num_learners=0)
+        with nullcontext() if fits else pytest.raises(ValueError, match="state_budget_mb must be at least"):
+            build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
