@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -10,9 +12,11 @@ from gymnasium import spaces
 
 from segue.envs.errors import EnvironmentSetupError
 from segue.envs.tool import ToolSpec, object_schema
-from segue.envs.tool_env import Task, ToolEnv, ToolResult
+from segue.envs.tool_env import NUMBERS, Task, ToolEnv, ToolResult
 
 MAX_BOX_ENTRIES = 64
+_RESET = "observation and info from reset"
+_STEP = "observation, reward, terminated, truncated and info from step"
 _SUPPORTED = f"Discrete actions, and Discrete, Text or Box (at most {MAX_BOX_ENTRIES} entries) observations"
 
 
@@ -47,7 +51,9 @@ class GymToolEnv(ToolEnv):
 
     def begin(self, seed: int, options: dict[str, Any]) -> Task:
         """Resets the foreign environment with the same seed."""
-        observation, info = self._env.reset(seed=seed, options=options or None)
+        with _told_by(_RESET):
+            observation, info = self._env.reset(seed=seed, options=options or None)
+        _check_info(info)
         self._return = 0.0
         return Task(user=self._render(observation), info=dict(info))
 
@@ -55,12 +61,18 @@ class GymToolEnv(ToolEnv):
         """Takes the action."""
         chosen = arguments["action"]
         action = chosen if self._action_names is None else self._first_action + self._action_names.index(chosen)
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        self._return += float(reward)
+        with _told_by(_STEP):
+            observation, reward, terminated, truncated, info = self._env.step(action)
+        _check_info(info)
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, NUMBERS):
+                raise TypeError(f"{name} must be true or false, got {flag!r:.200}")
+        reward = _to_float(reward)
+        self._return += reward
         has_ended = bool(terminated or truncated)
         return ToolResult(
             observation=self._render(observation),
-            reward_terms={"reward": float(reward)},
+            reward_terms={"reward": reward},
             terminated=bool(terminated),
             truncated=bool(truncated),
             is_success=self._is_success(info) if has_ended else None,
@@ -111,6 +123,30 @@ class GymToolEnv(ToolEnv):
         if isinstance(space, spaces.Discrete) and not space.contains(observation):
             raise ValueError(f"observation must be in {space}, got {observation!r}")
         return _render_array(array)
+
+
+@contextmanager
+def _told_by(form: str) -> Iterator[None]:
+    """Says what was to be returned where it cannot be taken apart, here or in one of gymnasium's own wrappers."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if "unpack" not in str(error):
+            raise
+        raise ValueError(f"the environment must return {form}: {error}") from error
+
+
+def _to_float(reward: Any) -> float:
+    if isinstance(reward, np.ndarray) and reward.size == 1:
+        reward = reward.item()
+    if not isinstance(reward, NUMBERS):
+        raise TypeError(f"reward must be a number, got {reward!r:.200}")
+    return float(reward)
+
+
+def _check_info(info: Any) -> None:
+    if not isinstance(info, dict):
+        raise TypeError(f"info must be a dictionary, got {info!r:.200}")
 
 
 def _is_supported_observation(space: Any) -> bool:

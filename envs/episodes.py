@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from segue.envs.demonstrator import demonstrator_rng
+from segue.envs.demonstrator import check_turn, demonstrator_rng
 from segue.envs.errors import EnvironmentFailure, InfrastructureFailure, boundary
 from segue.envs.factory import EnvFactory
 from segue.envs.reply import ResetReply, StepReply, cut_text, to_json
-from segue.envs.tool import ToolCall
+from segue.envs.tool import ToolCall, check_tools
 from segue.envs.tool_env import ToolEnv
 
 
@@ -32,7 +32,9 @@ class EpisodeTable:
                 raise TypeError(f"observation must be a string, got {observation!r}")
             info = to_json(info, "info")
             system = info.pop("system")
-            return ResetReply(observation=self._cut(observation), system=system, tools=env.tools, info=info)
+            return ResetReply(
+                observation=self._cut(observation), system=system, tools=check_tools(env.tools), info=info
+            )
 
     def step(self, episode_id: str, call: ToolCall) -> StepReply:
         """Runs one call of an episode."""
@@ -55,7 +57,9 @@ class EpisodeTable:
         episode = self._episodes[episode_id]
         rng = demonstrator_rng(episode.seed, episode.num_steps)
         with self._boundary("demonstrator", episode_id):
-            return episode.env.expert(skill, rng)
+            turn = episode.env.expert(skill, rng)
+            check_turn(turn)
+            return turn
 
     def capture(self, episode_id: str) -> bytes | None:
         """The episode as data, where its environment can say it."""

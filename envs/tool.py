@@ -104,6 +104,21 @@ def collect_tools(owner: type) -> tuple[ToolSpec, ...]:
     return tuple(specs.values())
 
 
+def check_tools(tools: Any) -> tuple[ToolSpec, ...]:
+    """The tools of an environment, which may have set them itself.
+
+    Raises:
+        TypeError: they are not specs.
+        ValueError: two have one name.
+    """
+    if not isinstance(tools, (tuple, list)) or not all(isinstance(spec, ToolSpec) for spec in tools):
+        raise TypeError(f"tools must be a tuple of ToolSpec, got {tools!r:.200}")
+    names = [spec.name for spec in tools]
+    if len(set(names)) < len(names):
+        raise ValueError(f"tools must have different names, got {names}")
+    return tuple(tools)
+
+
 def find_problem(tools: tuple[ToolSpec, ...], call: ToolCall) -> str | None:
     """Says why a call cannot be run, in words for the model; None when it can."""
     spec = next((spec for spec in tools if spec.name == call.name), None)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from segue.envs.frames import encode_frame, read_frame
 from segue.envs.space import AnyText, ToolCalls
@@ -23,6 +24,18 @@ from segue.envs.tool import ToolCall, ToolSpec, collect_tools, find_problem
 
 MAX_REWARD_TERM = 1e6
 """Largest magnitude of a reward term: anything beyond would drown every other episode of its group."""
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+"""What may stand where an environment says a number."""
+_FLAGS = (bool, np.bool_)
+_TASK_TYPES = (("user", str, "a string"), ("system", str, "a string"), ("info", dict, "a dictionary"))
+_RESULT_TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("observation", (str,), "a string"),
+    ("reward_terms", (dict,), "a dictionary"),
+    ("terminated", _FLAGS, "true or false"),
+    ("truncated", _FLAGS, "true or false"),
+    ("is_success", (*_FLAGS, type(None)), "true, false or None"),
+    ("info", (dict,), "a dictionary"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +135,8 @@ class ToolEnv(gymnasium.Env[str, ToolCall]):
         data = self.snapshot()
         if data is None:
             return None
+        if not isinstance(data, bytes):
+            raise TypeError(f"snapshot must return bytes or None, got {data!r:.200}")
         generator = self.np_random.bit_generator.state
         header = {"num_calls": self._num_calls, "is_running": self._is_running, "generator": generator}
         return encode_frame(header, (data,))
@@ -145,7 +160,15 @@ class ToolEnv(gymnasium.Env[str, ToolCall]):
             seed = int(self.np_random.integers(2**31))
         task = self.begin(seed, options or {})
         if not isinstance(task, Task):
-            raise TypeError(f"begin must return a Task, got {task!r}")
+            raise TypeError(f"begin must return a Task, got {task!r:.200}")
+        for name, kind, words in (
+            ("user", str, "a string"),
+            ("system", str, "a string"),
+            ("info", dict, "a dictionary"),
+        ):
+            value = getattr(task, name)
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} of the Task that begin returns must be {words}, got {value!r:.200}")
         self._num_calls, self._is_running = 0, True
         return task.user, {**task.info, "system": task.system}
 
@@ -177,10 +200,14 @@ class ToolEnv(gymnasium.Env[str, ToolCall]):
 
 def _check_result(name: str, result: Any) -> None:
     if not isinstance(result, ToolResult):
-        raise TypeError(f"tool {name} must return a ToolResult, got {result!r}")
-    if not isinstance(result.observation, str):
-        raise TypeError(f"observation of tool {name} must be a string, got {result.observation!r}")
+        raise TypeError(f"tool {name} must return a ToolResult, got {result!r:.200}")
+    for field_name, kinds, words in _RESULT_TYPES:
+        value = getattr(result, field_name)
+        if not isinstance(value, kinds):
+            raise TypeError(f"{field_name} of tool {name} must be {words}, got {value!r:.200}")
     for term, value in result.reward_terms.items():
+        if not isinstance(term, str) or not isinstance(value, NUMBERS):
+            raise TypeError(f"reward terms of tool {name} must be numbers by name, got {term!r}: {value!r:.200}")
         if not abs(value) <= MAX_REWARD_TERM:
             raise ValueError(
                 f"reward term {term} of tool {name} must lie in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], "

@@ -233,6 +233,35 @@ class Moving(Corridor):
     action_space = spaces.Box(-1.0, 1.0, (1,))  # type: ignore[assignment]
 
 
+class Careless(Corridor):
+    """The corridor, with one thing returned in another form, told by the name of the fault."""
+
+    def __init__(self, *, fault: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._fault = fault
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        observation, info = super().reset(seed=seed, options=options)
+        return observation if self._fault == "old reset" else (observation, info)
+
+    def step(self, action: int) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        match self._fault:
+            case "old step":
+                return observation, reward, terminated, info
+            case "no reward":
+                return observation, None, terminated, truncated, info
+            case "nan reward":
+                return observation, float("nan"), terminated, truncated, info
+            case "text flag":
+                return observation, reward, "no", truncated, info
+            case "no info":
+                return observation, reward, terminated, truncated, None
+            case "shape":
+                return [observation, observation], reward, terminated, truncated, info
+        return observation, np.array([reward]), int(terminated), truncated, info
+
+
 class Shifted(Corridor):
     """The corridor with actions that have no names, numbered from -1."""
 
@@ -248,5 +277,7 @@ gymnasium.register(id="Slow-v0", entry_point=Slow)
 gymnasium.register(id="Corridor-v0", entry_point=Corridor, max_episode_steps=5)
 gymnasium.register(id="EasyCorridor-v0", entry_point=Corridor, max_episode_steps=5, reward_threshold=0.5)
 gymnasium.register(id="HardCorridor-v0", entry_point=Corridor, max_episode_steps=5, reward_threshold=2.0)
+gymnasium.register(id="Careless-v0", entry_point=Careless, max_episode_steps=5)
+gymnasium.register(id="CarelessEndless-v0", entry_point=Careless)
 gymnasium.register(id="Shifted-v0", entry_point=Shifted, max_episode_steps=5)
 gymnasium.register(id="Moving-v0", entry_point=Moving)

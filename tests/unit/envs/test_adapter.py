@@ -119,6 +119,38 @@ def test_observations_outside_their_space_are_refused(kwargs: dict[str, Any], me
 
 
 @pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("old reset", ValueError, "the environment must return observation and info from reset: "),
+        (
+            "old step",
+            ValueError,
+            "the environment must return observation, reward, terminated, truncated and info from step: ",
+        ),
+        ("no reward", TypeError, "reward must be a number, got None"),
+        ("nan reward", ValueError, r"reward term reward of tool act must lie in \[-1e\+06, 1e\+06\], got nan"),
+        ("text flag", TypeError, "terminated must be true or false, got 'no'"),
+        ("no info", TypeError, "info must be a dictionary, got None"),
+        ("shape", ValueError, r"observation must have shape \(\), got \(2,\)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["Careless-v0", "CarelessEndless-v0"])
+def test_what_is_returned_in_another_form_is_named(name: str, fault: str, error: type[Exception], message: str) -> None:
+    # with gymnasium's time limit around it, and without
+    env = make_env(replace(CONFIG, id=f"faulty_envs:{name}", kwargs={"fault": fault}, success_return=1.0))
+    with pytest.raises(error, match=f"^{message}"):
+        env.reset(seed=0)
+        env.step(act("right"))
+
+
+def test_a_reward_in_an_array_and_a_flag_of_0_or_1_are_taken() -> None:
+    env = make_env(replace(CONFIG, id="faulty_envs:Careless-v0", kwargs={"fault": "none"}, success_return=1.0))
+    env.reset(seed=0)
+    steps = [env.step(act("right"))[1:4] for _ in range(3)]
+    assert steps == [(0.0, False, False), (0.0, False, False), (1.0, True, False)]
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
         (replace(CONFIG, id="faulty_envs:Moving-v0"), r"must have Discrete actions, and .* got actions Box"),

@@ -1,6 +1,7 @@
 """What the base class of a tool environment does by itself. Faults that need a worker: test_client.py."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -125,3 +126,67 @@ def test_without_demonstrator_or_snapshots_the_environment_says_so() -> None:
     with pytest.raises(NotImplementedError, match="Ladder has no demonstrator"):
         env.expert("expert", random.Random(0))
     assert env.capture() is None
+
+
+class Careless(ToolEnv):
+    """Returns from its one tool, at its beginning and as its snapshot what the test gives."""
+
+    def __init__(self, result: Any = None, task: Any = None, data: Any = None) -> None:
+        self._result, self._task, self._data = result, task, data
+
+    def begin(self, seed: int, options: dict[str, object]) -> Task:
+        return self._task or Task(user="go")
+
+    @tool("Act.")
+    def act(self) -> ToolResult:
+        return self._result
+
+    def snapshot(self) -> bytes | None:
+        return self._data
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"observation": 5}, TypeError, "observation of tool act must be a string, got 5"),
+        ({"reward_terms": 1.0}, TypeError, "reward_terms of tool act must be a dictionary, got 1.0"),
+        ({"reward_terms": {"a": "1"}}, TypeError, "reward terms of tool act must be numbers by name, got 'a': '1'"),
+        ({"reward_terms": {"a": None}}, TypeError, "reward terms of tool act must be numbers by name, got 'a': None"),
+        ({"reward_terms": {1: 1.0}}, TypeError, "reward terms of tool act must be numbers by name, got 1: 1.0"),
+        (
+            {"reward_terms": {"a": float("nan")}},
+            ValueError,
+            r"reward term a of tool act must lie in \[-1e\+06, 1e\+06\], got nan",
+        ),
+        ({"terminated": "no"}, TypeError, "terminated of tool act must be true or false, got 'no'"),
+        ({"truncated": None}, TypeError, "truncated of tool act must be true or false, got None"),
+        ({"is_success": "yes"}, TypeError, "is_success of tool act must be true, false or None, got 'yes'"),
+        ({"info": [1]}, TypeError, r"info of tool act must be a dictionary, got \[1\]"),
+    ],
+)
+def test_a_result_of_another_form_is_named(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    env = Careless(ToolResult(**({"observation": ""} | changes)))
+    env.reset(seed=0)
+    with pytest.raises(error, match=f"^{message}"):
+        env.step(ToolCall(name="act"))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("go", "begin must return a Task, got 'go'"),
+        (Task(user=5), "user of the Task that begin returns must be a string, got 5"),  # type: ignore[arg-type]
+        (Task(user="", system=b"x"), "system of the Task .* must be a string, got b'x'"),  # type: ignore[arg-type]
+        (Task(user="", info=[]), r"info of the Task .* must be a dictionary, got \[\]"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_task_of_another_form_is_named(task: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}"):
+        Careless(task=task).reset(seed=0)
+
+
+def test_a_snapshot_that_is_not_bytes_is_named() -> None:
+    env = Careless(data={"value": 1})
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match=r"^snapshot must return bytes or None, got \{'value': 1\}"):
+        env.capture()
