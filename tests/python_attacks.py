@@ -4,8 +4,8 @@
 x86_64.
 """
 
-_HEAD = """
-import ctypes, errno, mmap, os, socket, sys, time
+HEAD = """
+import ctypes, errno, fcntl, mmap, os, socket, struct, sys, time
 def attempt(name, function):
     try:
         print(f"{name}: {function()!r}")
@@ -20,7 +20,7 @@ def call(number, *arguments):
 """
 
 WRITE_OUTSIDE = (
-    _HEAD
+    HEAD
     + """
 for path in ("/x", "/main.py", "/dev/x", "/tmp/x", "/etc/x", "/python/x", "/python/bin/python3", os.__file__):
     attempt(path, lambda: open(path, "w"))
@@ -35,7 +35,7 @@ attempt("remount", lambda: call(165, 0, 0, 0, 0x1020, 0))
 )
 
 LOOK_AROUND = (
-    _HEAD
+    HEAD
     + """
 print(sorted(os.environ))
 for folder, folders, names in os.walk("/"):
@@ -56,7 +56,7 @@ for number in range(3, 300):
 def read_paths(paths: list[str]) -> str:
     """Tries to read files by their whole paths, and through a link in the scratch folder."""
     return (
-        _HEAD
+        HEAD
         + f"""
 for number, path in enumerate({paths!r}):
     attempt("read", lambda: open(path).read())
@@ -70,9 +70,8 @@ for number, path in enumerate({paths!r}):
 def reach_process(pid: int) -> str:
     """Tries to signal, trace and read a process of the machine."""
     return (
-        _HEAD
+        HEAD
         + f"""
-import struct
 buffer = ctypes.create_string_buffer(8)
 vector = ctypes.create_string_buffer(struct.pack("QQ", ctypes.addressof(buffer), 8))
 attempt("trace", lambda: call(101, 16, {pid}, 0, 0))
@@ -86,7 +85,7 @@ attempt("handle", lambda: os.pidfd_open({pid}))
 def reach_sockets(port: int, abstract_name: str, path: str) -> str:
     """Tries to reach listeners of the machine."""
     return (
-        _HEAD
+        HEAD
         + f"""
 def connect(family, kind, address):
     with socket.socket(family, kind) as it:
@@ -103,7 +102,7 @@ attempt("link", lambda: connect(socket.AF_NETLINK, socket.SOCK_RAW, (0, 0)))
 
 
 ESCAPE = (
-    _HEAD
+    HEAD
     + """
 attempt("hard link", lambda: os.link("/python/bin/python3", "/scratch/python3"))
 attempt("hard link of the program", lambda: os.link("/main.py", "/scratch/main.py"))
@@ -135,12 +134,23 @@ attempt("niceness", lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
 )
 
 HIDDEN_MEMORY = (
-    _HEAD
+    HEAD
     + """
 attempt("memfd", lambda: os.memfd_create("x"))
 attempt("segment", lambda: call(29, 0, 2**20, 0o1600))
 attempt("queue", lambda: call(68, 0, 0o1600))
 attempt("lock", lambda: call(149, ctypes.addressof(ctypes.create_string_buffer(2**20)), 2**20))
+# shared and anonymous: of MAP_SHARED, of MAP_SHARED_VALIDATE, and as Python does
+for flags in (0x21, 0x23):
+    attempt(f"shared {flags}", lambda: call(9, 0, 2**20, 3, flags, -1, 0))
+attempt("shared by Python", lambda: mmap.mmap(-1, 2**20))
+attempt("huge pages", lambda: call(9, 0, 2**21, 3, 0x40022, -1, 0))
+reading, writing = os.pipe()
+byte = ctypes.create_string_buffer(struct.pack("QQ", ctypes.addressof(ctypes.create_string_buffer(1)), 1))
+attempt("pages in a pipe", lambda: call(278, writing, ctypes.addressof(byte), 1, 0))
+attempt("larger pipe", lambda: fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 2**20))
+attempt("larger socket", lambda: socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20))
+attempt("rules", lambda: call(444, ctypes.addressof(ctypes.create_string_buffer(b"\\1", 8)), 8, 0))
 """
 )
 
@@ -184,17 +194,6 @@ for _ in range(5):
     if os.fork() == 0:
         block = b"x" * (30 * 2**20)
         time.sleep(30)
-time.sleep(30)
-"""
-
-SHARE_MEMORY = """
-import mmap, time
-blocks = []
-for _ in range(50):
-    block = mmap.mmap(-1, 10 * 2**20)
-    for offset in range(0, len(block), 4096):
-        block[offset] = 1
-    blocks.append(block)
 time.sleep(30)
 """
 

@@ -11,6 +11,7 @@ from python_attacks import (
     FLOOD,
     FOOL_GRADER,
     FORK_BOMB,
+    HIDDEN_MEMORY,
     KILL_ALL,
     LOOK_AROUND,
     MANY_FILES,
@@ -18,6 +19,7 @@ from python_attacks import (
     OVERWRITE_FILES,
     WRITE_OUTSIDE,
 )
+from python_tricks import ADOPT, ATTRIBUTES, DEEP_TREE, EXHAUST, OUTPUT, PAGE_TABLES, SHARED_BY_THE_MACHINE
 
 from segue.conf.schema import EnvConfig
 from segue.envs.client import EnvClient
@@ -70,24 +72,27 @@ def test_a_program_that_spoils_its_files_spoils_no_other_run() -> None:
 
 def test_the_worker_survives_every_attack() -> None:
     attacks = (
-        WRITE_OUTSIDE, LOOK_AROUND, ESCAPE, KILL_ALL, FORK_BOMB, ALLOCATE, FILL_SCRATCH, MANY_FILES, OUTLIVE, FLOOD,
-        FOOL_GRADER,
+        WRITE_OUTSIDE, LOOK_AROUND, ESCAPE, HIDDEN_MEMORY, KILL_ALL, FORK_BOMB, ALLOCATE, FILL_SCRATCH, MANY_FILES,
+        OUTLIVE, FLOOD, FOOL_GRADER, PAGE_TABLES, SHARED_BY_THE_MACHINE, ADOPT, EXHAUST, DEEP_TREE, ATTRIBUTES, OUTPUT,
     )  # fmt: skip
 
     async def play() -> None:
-        client = EnvClient(EnvConfig(id="python", kwargs={"max_calls": 30}), num_workers=1)
+        client = EnvClient(EnvConfig(id="python", kwargs={"max_calls": 60}), num_workers=1)
         await client.start()
         try:
             await client.reset("attacked", 3, None)
             await client.reset("neighbour", 3, None)
+            await client.reset("patient neighbour", 3, None)
             for attack in attacks:
                 reply = await client.step("attacked", run(attack))
-                assert (reply.reward_terms, reply.terminated) == ({}, False)
-            # the neighbour on the same worker notices nothing
+                assert (reply.reward_terms, reply.terminated, reply.truncated) == ({}, False, False)
+                # the neighbours on the same worker notice nothing
+                reply = await client.step("neighbour", run("print('here')"))
+                assert reply.observation == "here"
             total = 0.0
             while True:
-                turn = await client.expert("neighbour", "expert")
-                reply = await client.step("neighbour", ToolCall(**turn["calls"][0]))
+                turn = await client.expert("patient neighbour", "expert")
+                reply = await client.step("patient neighbour", ToolCall(**turn["calls"][0]))
                 total += sum(reply.reward_terms.values())
                 if reply.terminated:
                     break

@@ -12,11 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from python_attacks import (
     ALLOCATE,
@@ -33,64 +32,22 @@ from python_attacks import (
     LOOK_AROUND,
     MANY_FILES,
     OUTLIVE,
-    SHARE_MEMORY,
     WRITE_OUTSIDE,
     reach_process,
     reach_sockets,
     read_paths,
 )
+from sandbox_cases import LIMITS, make_sandbox, results, survivors
 
 from segue.envs.errors import InfrastructureFailure
-from segue.envs.python.interpreter import EXECUTABLE
 from segue.envs.python.program import MIB, ProgramLimits
 from segue.envs.python.sandbox import DEFAULT_INTERPRETER, BubblewrapSandbox
-from segue.envs.python.seccomp import build_filter
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
-LIMITS = ProgramLimits(
-    timeout_s=20.0, max_cpu_s=2, max_memory_bytes=96 * MIB, max_address_bytes=256 * MIB, max_processes=8,
-    max_scratch_bytes=4 * MIB, max_scratch_files=100,
-)  # fmt: skip
 # a filter that lets everything pass: `return allow`
 NO_FILTER = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
-
-
-def make_sandbox(limits: ProgramLimits = LIMITS, system_call_filter: bytes | None = None) -> BubblewrapSandbox:
-    return BubblewrapSandbox(
-        limits,
-        interpreter=DEFAULT_INTERPRETER,
-        system_call_filter=build_filter() if system_call_filter is None else system_call_filter,
-    )
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> BubblewrapSandbox:
-    return make_sandbox()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    """No process of a sandbox and no descriptor of ours outlives any test here."""
-    before = os.listdir("/proc/self/fd")
-    yield
-    assert survivors() == []
-    assert len(os.listdir("/proc/self/fd")) == len(before)
-
-
-def survivors() -> list[psutil.Process]:
-    """Processes that run in a sandbox."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if EXECUTABLE in (process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
-
-
-def results(output: str) -> dict[str, str]:
-    """What each attempt came to."""
-    return dict(line.split(": ", 1) for line in output.splitlines())
 
 
 def test_a_program_sees_its_files_and_its_output_comes_back(sandbox: BubblewrapSandbox) -> None:
@@ -213,7 +170,8 @@ def test_no_link_device_or_namespace_leads_out(sandbox: BubblewrapSandbox) -> No
 
 
 def test_memory_that_belongs_to_no_process_cannot_be_had(sandbox: BubblewrapSandbox) -> None:
-    assert set(results(sandbox.run(HIDDEN_MEMORY, {}).output).values()) <= {"EPERM", "ENOMEM"}
+    found = results(sandbox.run(HIDDEN_MEMORY, {}).output)
+    assert (len(found), set(found.values())) == (12, {"EPERM"})
 
 
 @pytest.mark.parametrize("program", [COUNT_FORKS, COUNT_THREADS])
@@ -235,7 +193,6 @@ def test_fifty_blocks_of_memory_cannot_be_had(sandbox: BubblewrapSandbox) -> Non
     assert alone.stopped == "it used more than 96 MB of memory" or "MemoryError" in alone.output
     # processes of 30 MB are within every limit of a process
     assert sandbox.run(ALLOCATE_IN_CHILDREN, {}).stopped == "it used more than 96 MB of memory"
-    assert sandbox.run(SHARE_MEMORY, {}).stopped == "it used more than 96 MB of memory"
 
 
 def test_the_tree_shares_its_processor_time() -> None:
