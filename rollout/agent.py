@@ -1,28 +1,33 @@
 """The agent: plays episodes of a task with an engine and an environment, a group of siblings at a time.
 
 run_group      one prefix session holds the task's prompt; the siblings fork it and play side by side
-run_episode    attempts, until infrastructure has not failed
+run_episode    attempts, until infrastructure has not failed; each goes on from the journal, where there is one
 _play          one attempt: whatever ends it becomes an outcome, in one place; our own errors rise
-_converse      turns: generate -> parse -> a step a call -> results into the stream
+_converse      turns: generate -> parse -> a step a call -> results into the stream -> perhaps a part of the journal
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from segue.conf.schema import RolloutConfig
-from segue.envs.clock import EpisodeClock
-from segue.envs.errors import EnvironmentFailure, InfrastructureFailure
+from segue.envs.clock import EpisodeClock, present_clock
+from segue.envs.errors import EnvironmentFailure, InfrastructureFailure, RestoreFailure
 from segue.envs.reply import ResetReply, StepReply
 from segue.envs.tool import ToolCall
 from segue.rollout.chat import AssistantTurn, CallResult, Chat
 from segue.rollout.engine.base import Engine, EngineFailure, FinishReason, Sampling
 from segue.rollout.environments import Environments
-from segue.rollout.episode import Episode, PlayedTurn, TaskSpec
+from segue.rollout.episode import Episode, PlayedTurn, SavedEpisode, TaskSpec
+from segue.rollout.journal import Journal
 from segue.rollout.session import Session, SessionId
-from segue.rollout.trajectory import Group, Outcome, Trajectory
+from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory
 from segue.rollout.xtml import MalformedTurn
+
+logger = logging.getLogger(__name__)
 
 
 class TaskPrefix:
@@ -67,7 +72,7 @@ class Agent:
     calls no tool, which is the policy's last word and no success; at a bound on turns, tokens or seconds; or with a
     failure, typed by the boundary that it crossed. Results that no turn would follow are not put into the stream, and
     neither is the turn that was being sampled when time ran out. Time is the episode's own: its clock stands still
-    while it waits for its worker or for its place in the engine.
+    while it waits for its worker, for its place in the engine or for its journal.
 
     Invariants:
         Every way to end, and what is trainable then: tests/unit/rollout/test_agent.py.
@@ -81,7 +86,9 @@ class Agent:
     sampling: Sampling
     """How turns are sampled; `max_new_tokens` is replaced by what the bounds leave."""
 
-    async def run_group(self, task: TaskSpec, *, group_id: str, size: int, made_by: str) -> Group:
+    async def run_group(
+        self, task: TaskSpec, *, group_id: str, size: int, made_by: str, journals: Path | None = None
+    ) -> Group:
         """Play a task `size` times side by side.
 
         Args:
@@ -89,6 +96,8 @@ class Agent:
             group_id: recorded.
             size: number of siblings, at least 1.
             made_by: recorded: name of the actor that plays.
+            journals: folder of the run's journals, from which unfinished episodes of this task go on, whatever their
+                group's id was; whoever saves the group deletes them then (`delete_journals`). None keeps none.
         Raises:
             Exception: whatever an episode raises that is not an outcome; its siblings are cancelled.
         """
@@ -97,7 +106,9 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as siblings:
                 episodes = [
-                    siblings.create_task(self.run_episode(task, group_id=group_id, index=index, prefix=prefix))
+                    siblings.create_task(
+                        self.run_episode(task, group_id=group_id, index=index, prefix=prefix, journals=journals)
+                    )
                     for index in range(size)
                 ]
         except ExceptionGroup as errors:
@@ -105,44 +116,52 @@ class Agent:
             raise errors.exceptions[0] from errors
         finally:
             prefix.close()
+        trajectories = tuple(episode.result() for episode in episodes)
         return Group(
             task_id=task.id,
             group_id=group_id,
-            trajectories=tuple(episode.result() for episode in episodes),
-            first_version=first_version,
+            trajectories=trajectories,
+            # tokens from journals were sampled before
+            first_version=min([first_version, *filter(None, map(_first_version, trajectories))]),
             last_version=self.engine.version,
             made_by=made_by,
         )
 
-    async def run_episode(self, task: TaskSpec, *, group_id: str, index: int, prefix: TaskPrefix) -> Trajectory:
+    async def run_episode(
+        self, task: TaskSpec, *, group_id: str, index: int, prefix: TaskPrefix, journals: Path | None = None
+    ) -> Trajectory:
         """Play one episode, and again while infrastructure fails; the last attempt is recorded, whatever came of it.
 
         Each attempt has noise of its own. A failure that remains is masked: nothing is trainable, nothing was earned.
         """
+        journal = None if journals is None else Journal(journals, task, index)
         attempt = 0
         while True:
+            saved = await asyncio.to_thread(journal.load) if journal is not None and journal.has_begun else None
+            if saved is not None:
+                # another process may have made them
+                attempt = max(attempt, saved.attempt)
             session_id = SessionId(task_id=task.id, index=index, attempt=attempt)
-            trajectory = await self._play(Episode(task=task, group_id=group_id, session_id=session_id), prefix)
+            episode = Episode(task=task, group_id=group_id, session_id=session_id, saved=saved)
+            trajectory = await self._play(episode, prefix, journal)
             attempt += 1
             if not trajectory.outcome.is_infrastructure or attempt >= self.config.max_attempts:
                 return trajectory
 
-    async def _play(self, episode: Episode, prefix: TaskPrefix) -> Trajectory:
+    async def _play(self, episode: Episode, prefix: TaskPrefix, journal: Journal | None) -> Trajectory:
         try:
             clock = EpisodeClock(self.config.max_episode_s)
-            outcome = await _to_outcome(episode, self._converse(episode, prefix), clock)
+            outcome = await _to_outcome(episode, self._converse(episode, prefix, journal), clock)
             return episode.to_trajectory(outcome, source=self.engine.source, temperature=self.sampling.temperature)
         finally:
             if episode.session is not None:
                 self.engine.close(episode.session)
             await self.environments.close(episode.session_id.episode_id)
 
-    async def _converse(self, episode: Episode, prefix: TaskPrefix) -> Outcome:
-        task, max_tokens = episode.task, self.config.max_episode_tokens
-        reply = await self.environments.reset(episode.session_id.episode_id, task.seed, task.options)
-        episode.info.update(reply.info)
-        session = episode.session = prefix.open(episode.session_id, reply)
-        for num_turns_left in reversed(range(self.config.max_turns)):
+    async def _converse(self, episode: Episode, prefix: TaskPrefix, journal: Journal | None) -> Outcome:
+        max_tokens = self.config.max_episode_tokens
+        session = await self._begin(episode, prefix, journal)
+        for num_turns_left in reversed(range(self.config.max_turns - len(episode.turns))):
             if len(session) >= max_tokens:
                 return Outcome.truncated_length
             room = min(max_tokens - len(session), self.config.max_turn_tokens)
@@ -164,7 +183,39 @@ class Agent:
             if len(session) + len(observation) >= max_tokens:
                 return Outcome.truncated_length
             self.engine.extend(session, observation)
+            if journal is not None and 0 < self.config.journal_tokens <= len(session) - journal.num_tokens:
+                await self._write_part(episode, journal)
         return Outcome.truncated_turns
+
+    async def _begin(self, episode: Episode, prefix: TaskPrefix, journal: Journal | None) -> Session:
+        """The session before its first turn, or before the one that its journal lacks."""
+        task, name = episode.task, episode.session_id.episode_id
+        if journal is not None and episode.saved is not None:
+            try:
+                return await self._go_on(episode, episode.saved)
+            except RestoreFailure as error:
+                logger.warning("%s begins anew, without its %d tokens: %s", name, journal.num_tokens, error)
+                await asyncio.to_thread(journal.delete)
+        reply = await self.environments.reset(name, task.seed, task.options)
+        episode.info.update(reply.info)
+        session = episode.session = prefix.open(episode.session_id, reply)
+        return session
+
+    async def _go_on(self, episode: Episode, saved: SavedEpisode) -> Session:
+        await self.environments.restore(episode.session_id.episode_id, episode.task.seed, saved.environment)
+        present_clock().spend(saved.used_s)
+        session = episode.session = self.engine.open(episode.session_id)
+        self.engine.extend(session, saved.token_ids)
+        episode.take_up(saved)
+        logger.info("%s goes on from its %d tokens", episode.session_id.episode_id, len(session))
+        return session
+
+    async def _write_part(self, episode: Episode, journal: Journal) -> None:
+        clock = present_clock()
+        with clock.wait():
+            environment = await self.environments.record(episode.session_id.episode_id)
+            # a disk may be slow, and environments want answers meanwhile
+            await asyncio.to_thread(journal.write, episode.save(environment, used_s=clock.used_s))
 
     async def _run_calls(
         self, episode: Episode, turn: PlayedTurn, said: AssistantTurn
@@ -206,6 +257,14 @@ async def _to_outcome(episode: Episode, conversation: Awaitable[Outcome], clock:
         outcome, cause = Outcome.engine_error, str(error)
     episode.info["cause"] = cause
     return outcome
+
+
+def _first_version(trajectory: Trajectory) -> PolicyVersion | None:
+    """Version of the first sampled token, which no later one is older than; None where no policy sampled any."""
+    if trajectory.source is not Source.policy or not trajectory.trainable.any():
+        return None
+    first = int(trajectory.trainable.argmax())
+    return PolicyVersion(int(trajectory.policy_incarnation[first]), int(trajectory.policy_step[first]))
 
 
 def _outcome_of(reply: StepReply) -> Outcome:

@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from segue.envs.episode_record import EpisodeRecord
 from segue.envs.reply import ResetReply, StepReply
 from segue.envs.tool import ToolCall
 
@@ -20,6 +21,16 @@ class Environments(Protocol):
 
     async def expert(self, episode_id: str, skill: str) -> dict[str, Any]:
         """The demonstrator's next turn: `{"response": str, "calls": [{"name": str, "arguments": dict}, ...]}`."""
+
+    async def record(self, episode_id: str) -> EpisodeRecord:
+        """What `restore` needs to go on from here."""
+
+    async def restore(self, episode_id: str, seed: int, record: EpisodeRecord) -> None:
+        """Go on with a recorded episode under a new name.
+
+        Raises:
+            RestoreFailure: it does not come back as it was, and never will.
+        """
 
     async def close(self, episode_id: str) -> None:
         """End an episode, if it is open."""

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from segue.envs.episode_record import EpisodeRecord
 from segue.rollout.engine.base import Completion
 from segue.rollout.session import Session, SessionId
-from segue.rollout.trajectory import Outcome, Source, Trajectory, Turn
+from segue.rollout.trajectory import Int32Array, Outcome, Source, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,21 @@ class PlayedTurn:
             self.reward_terms[name] = self.reward_terms.get(name, 0.0) + value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SavedEpisode:
+    """An unfinished episode at the end of a turn, as its journal keeps it."""
+
+    attempt: int
+    """The one that played it so far."""
+    token_ids: Int32Array
+    """[T] int32: the session's stream."""
+    turns: list[PlayedTurn]
+    info: dict[str, Any]
+    used_s: float
+    """Seconds of the episode's own time."""
+    environment: EpisodeRecord
+
+
 @dataclass(slots=True, kw_only=True)
 class Episode:
     """One attempt at a task, while it is played."""
@@ -47,8 +63,32 @@ class Episode:
     session_id: SessionId
     session: Session | None = None
     """None until the environment has begun."""
+    saved: SavedEpisode | None = None
+    """What an earlier player left of it; None where it begins anew."""
     turns: list[PlayedTurn] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, environment: EpisodeRecord, *, used_s: float) -> SavedEpisode:
+        """The episode at the end of its last turn.
+
+        Args:
+            environment: what brings its environment back.
+            used_s: seconds of its own time.
+        """
+        assert self.session is not None, "a turn has ended"
+        return SavedEpisode(
+            attempt=self.session_id.attempt,
+            token_ids=self.session.token_ids,
+            turns=self.turns,
+            info=self.info,
+            used_s=used_s,
+            environment=environment,
+        )
+
+    def take_up(self, saved: SavedEpisode) -> None:
+        """Go on with the turns of an earlier attempt, whose tokens the session holds."""
+        self.turns += saved.turns
+        self.info |= saved.info
 
     def to_trajectory(self, outcome: Outcome, *, source: Source, temperature: float) -> Trajectory:
         """What the episode leaves behind.

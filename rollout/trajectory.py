@@ -167,7 +167,8 @@ class Group:
     group_id: str
     trajectories: tuple[Trajectory, ...]
     first_version: PolicyVersion
-    """Weights when the group was started; no token is older. (0, 0) for demonstrations."""
+    """Weights when the group was started, or those of a journal's oldest token; no token is older. (0, 0) for
+    demonstrations."""
     last_version: PolicyVersion
     """Weights when the group was finished; no token is younger."""
     made_by: str

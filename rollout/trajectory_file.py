@@ -42,7 +42,7 @@ _METADATA_KEY = "segue"
 
 
 class TrajectoryFileError(ValueError):
-    """A file is not a whole group of this format."""
+    """A file is not whole, or not of the format that is asked for."""
 
 
 def save_group(path: Path, group: Group) -> str:
@@ -66,7 +66,7 @@ def save_group(path: Path, group: Group) -> str:
         "made_by": group.made_by,
         "trajectories": [_header(trajectory) for trajectory in group.trajectories],
     }
-    return _write(path, arrays, header)
+    return write_arrays(path, arrays, header)
 
 
 def load_group(path: Path, *, digest: str | None = None) -> Group:
@@ -102,7 +102,7 @@ def open_group(path: Path, *, digest: str) -> StoredGroup:
         TrajectoryFileError: missing, cut short or foreign; when loading also of another digest, or broken inside.
     """
     check_digest = functools.cache(lambda: _check_digest(path, digest))
-    with _opened(path) as (header, _):
+    with opened(path, FORMAT) as (header, _):
         pass
     try:
         members = tuple(_summary(member) for member in header["trajectories"])
@@ -113,8 +113,8 @@ def open_group(path: Path, *, digest: str) -> StoredGroup:
     def load(index: int) -> Trajectory:
         check_digest()
         prefix = f"{index}."
-        with _opened(path) as (_, file):
-            arrays = _read_arrays(file, prefix)
+        with opened(path, FORMAT) as (_, file):
+            arrays = read_arrays(file, prefix)
         try:
             trajectory = _trajectory(header["trajectories"][index], arrays, prefix)
             validate(trajectory)
@@ -169,7 +169,14 @@ def _summary(header: dict[str, Any]) -> TrajectorySummary:
     )
 
 
-def _write(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> str:
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> str:
+    """Write a file of arrays under a JSON header, whole or not at all, and durably.
+
+    Args:
+        header: names its `format`; NaN is refused.
+    Returns:
+        The file's SHA-256 digest in hexadecimal.
+    """
     # one key only: safetensors writes several in an arbitrary order, and equal groups should have equal digests
     # escaped to ASCII: an environment's text may hold lone surrogates, which UTF-8 cannot say
     metadata = {_METADATA_KEY: json.dumps(header, allow_nan=False, separators=(",", ":"))}
@@ -198,26 +205,33 @@ def sync_folder(folder: Path) -> None:
 def _read(path: Path, digest: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if digest is not None:
         _check_digest(path, digest)
-    with _opened(path) as (header, file):
-        return header, _read_arrays(file, "")
+    with opened(path, FORMAT) as (header, file):
+        return header, read_arrays(file, "")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Header and open file, none of whose arrays is read."""
+def opened(path: Path, wanted: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Header and open file of what `write_arrays` wrote; none of its arrays is read.
+
+    Args:
+        wanted: the format that it must have.
+    Raises:
+        TrajectoryFileError: missing, cut short or of another format, also where that shows in the reading only.
+    """
     try:
         with safe_open(path, framework="np") as file:
             header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
-            if header.get("format") != FORMAT:
+            if header.get("format") != wanted:
                 raise TrajectoryFileError(
-                    f"{path} must be a {FORMAT} file, got {header.get('format', 'a foreign one')}"
+                    f"{path} must be a {wanted} file, got {header.get('format', 'a foreign one')}"
                 )
             yield header, file
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise _broken(path, error) from error
 
 
-def _read_arrays(file: Any, prefix: str) -> dict[str, NDArray[Any]]:
+def read_arrays(file: Any, prefix: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an open file whose names begin so."""
     return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118 (not a dict)
 
 
@@ -232,4 +246,4 @@ def _check_digest(path: Path, wanted: str) -> None:
 
 
 def _broken(path: Path, error: Exception) -> TrajectoryFileError:
-    return TrajectoryFileError(f"{path} must be a whole group file: {type(error).__name__}: {error}")
+    return TrajectoryFileError(f"{path} must be a whole file: {type(error).__name__}: {error}")

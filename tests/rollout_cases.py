@@ -9,6 +9,7 @@ import torch
 from model_cases import make_config, make_model
 
 from segue.conf.schema import OnSwap
+from segue.envs.episode_record import EpisodeRecord
 from segue.envs.reply import ResetReply, StepReply
 from segue.envs.tool import ToolCall, ToolSpec, object_schema
 from segue.kernels.head.op import token_logprob
@@ -135,7 +136,7 @@ class FakeEnvironments:
 
     Args:
         replies: what each step of an episode answers, in order: a reply, or an exception to raise.
-        resets: what each reset does, in order, then None: an exception to raise, or None to begin.
+        resets: what each reset or restore does, in order, then None: an exception to raise, or None to begin.
         observation: the user's message.
     """
 
@@ -157,10 +158,7 @@ class FakeEnvironments:
     async def reset(self, episode_id: str, seed: int, options: dict[str, Any] | None) -> ResetReply:
         """See `Environments`."""
         self.events.append(("reset", episode_id, seed, options))
-        failure = self._resets.pop(0) if self._resets else None
-        if failure is not None:
-            raise failure
-        self._num_steps[episode_id] = 0
+        self._begin(episode_id, 0)
         return ResetReply(observation=self._observation, system="", tools=self.tools, info={"kind": "fake"})
 
     async def step(self, episode_id: str, call: ToolCall) -> StepReply:
@@ -176,9 +174,26 @@ class FakeEnvironments:
         """See `Environments`."""
         return {"response": skill, "calls": [{"name": "look", "arguments": {"at": str(self._num_steps[episode_id])}}]}
 
+    async def record(self, episode_id: str) -> EpisodeRecord:
+        """See `Environments`."""
+        self.events.append(("record", episode_id))
+        calls = (({"op": "step"}, {"step": number}) for number in range(self._num_steps[episode_id]))
+        return EpisodeRecord(snapshot=None, num_snapshot_steps=0, calls=tuple(calls))
+
+    async def restore(self, episode_id: str, seed: int, record: EpisodeRecord) -> None:
+        """See `Environments`."""
+        self.events.append(("restore", episode_id, seed, len(record.calls)))
+        self._begin(episode_id, len(record.calls))
+
     async def close(self, episode_id: str) -> None:
         """See `Environments`."""
         self.events.append(("close", episode_id))
+
+    def _begin(self, episode_id: str, num_steps: int) -> None:
+        failure = self._resets.pop(0) if self._resets else None
+        if failure is not None:
+            raise failure
+        self._num_steps[episode_id] = num_steps
 
 
 def make_reply(observation: str = "seen", **changes: Any) -> StepReply:

@@ -139,9 +139,9 @@ def test_what_is_not_such_a_file_is_named(tmp_path: Path) -> None:
     text.write_text("not a safetensors file at all")
     for path, reason in (
         (foreign, "must be a segue-group/2 file, got a foreign one"),
-        (text, "must be a whole group file"),
+        (text, "must be a whole file"),
         (tmp_path / "missing.safetensors", "FileNotFoundError"),
-        (tmp_path, "must be a whole group file"),
+        (tmp_path, "must be a whole file"),
     ):
         with pytest.raises(TrajectoryFileError, match=reason) as caught:
             load_group(path)
@@ -180,5 +180,5 @@ def test_a_broken_header_is_an_error(tmp_path: Path, before: bytes, after: bytes
     content = path.read_bytes()
     assert content.count(before) == 1
     path.write_bytes(content.replace(before, after))
-    with pytest.raises(TrajectoryFileError, match="must be a whole group file"):
+    with pytest.raises(TrajectoryFileError, match="must be a whole file"):
         load_trajectory(path)
