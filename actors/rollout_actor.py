@@ -27,6 +27,7 @@ from segue.rollout.engine.base import Sampling
 from segue.rollout.engine.native import build_native_engine
 from segue.rollout.engine.scripted import ScriptedEngine
 from segue.rollout.episode import TaskSpec
+from segue.rollout.journal import delete_journals
 from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
 from segue.rollout.trajectory_file import save_group
 
@@ -66,6 +67,7 @@ class RolloutActor:
         self._config = config
         self._name = name
         self._groups_folder = run_folder / "groups"
+        self._journals_folder = run_folder / "sessions"
         self._admission = Admission(config.rollout.max_sessions)
         self._num_played = 0
 
@@ -96,13 +98,17 @@ class RolloutActor:
         await self._engine.load_weights(await get_weights(ticket), ticket.version)
 
     async def play(self, task: Task) -> GroupRecord:
-        """Play a task's group with the policy; its file is in the buffer folder when this returns."""
+        """Play a task's group with the policy, from its journals where there are any; its file stands then."""
         size = self._config.train.group_size
         async with self._admission.seats(size):
             start = time.perf_counter()
             spec = TaskSpec(id=task.task_id, seed=task.seed)
-            group = await self._agent.run_group(spec, group_id=task.group_id, size=size, made_by=self._name)
-            return await self._save(task, group, time.perf_counter() - start)
+            group = await self._agent.run_group(
+                spec, group_id=task.group_id, size=size, made_by=self._name, journals=self._journals_folder
+            )
+            record = await self._save(task, group, time.perf_counter() - start)
+            await asyncio.to_thread(delete_journals, self._journals_folder, task.task_id)
+            return record
 
     async def demonstrate(self, task: Task) -> GroupRecord:
         """Have a step's demonstrations played: a group whose members have seeds of their own."""

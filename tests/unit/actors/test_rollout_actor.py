@@ -4,11 +4,23 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import torch
 from actor_cases import make_trajectory
 
+from segue.actors.group_record import GroupRecord
 from segue.actors.rollout_actor import RolloutActor, collect_group
 from segue.actors.task import Task, member_seed
-from segue.conf.schema import EnvConfig, PretrainConfig, RolloutConfig, SegueConfig
+from segue.conf.schema import EnvConfig, PretrainConfig, RolloutConfig, SegueConfig, TrainConfig
+from segue.envs.client import EnvClient
+from segue.envs.tool import ToolCall
+from segue.model.checkpoint import export_checkpoint
+from segue.model.network import build_model
+from segue.model.tokenizer.load import load_tokenizer
+from segue.rollout.chat import AssistantCall, AssistantTurn, CallResult, Chat
+from segue.rollout.engine.base import Completion, FinishReason
+from segue.rollout.episode import PlayedTurn, SavedEpisode, TaskSpec
+from segue.rollout.journal import Journal
 from segue.rollout.trajectory import Outcome, PolicyVersion, Source
 from segue.rollout.trajectory_file import load_group
 
@@ -64,3 +76,73 @@ def test_a_demonstrator_that_hangs_costs_its_own_episode_alone(tmp_path: Path) -
     outcomes = [trajectory.outcome for trajectory in group.trajectories]
     assert outcomes == [Outcome.success, Outcome.environment_error, Outcome.success, Outcome.success]
     assert "took longer than 2 s" in group.trajectories[1].info["cause"]
+
+
+def test_a_killed_actors_task_goes_on_from_its_journals_which_end_with_its_group(tmp_path: Path) -> None:
+    config = SegueConfig(
+        env=EnvConfig(id="faulty_envs:Faulty-v0", import_folder=str(Path(__file__).parents[1] / "envs")),
+        rollout=RolloutConfig(max_sessions=4, max_turn_tokens=8, max_episode_tokens=8000, journal_tokens=1),
+        train=TrainConfig(group_size=2),
+    )
+    model = build_model(config.model, torch.float32)
+    model.init_weights(torch.Generator().manual_seed(0))
+    export_checkpoint(model, tmp_path / "model")
+    (tmp_path / "groups").mkdir()
+    task = Task(number=4, task_id="train-0000004", seed=5, incarnation=0)
+    journal = Journal(tmp_path / "sessions", TaskSpec(id=task.task_id, seed=task.seed), 1)
+    neighbour = Journal(tmp_path / "sessions", TaskSpec(id="train-0000005", seed=6), 1)
+
+    async def leave_journals() -> SavedEpisode:
+        """What a player that was killed behind its first turn has left."""
+        chat = Chat(load_tokenizer(config.tokenizer))
+        environments = EnvClient(config.env, 1)
+        await environments.start()
+        try:
+            prompt = await environments.reset("a", task.seed, None)
+            reply = await environments.step("a", ToolCall(name="add", arguments={"amount": 1}))
+            calls = (AssistantCall(tool="add", arguments={"amount": 1}),)
+            stream = [
+                chat.render_task(prompt.system, prompt.tools, prompt.observation),
+                chat.render_assistant(AssistantTurn(response="", calls=calls)),
+                chat.render_tool_results([CallResult(tool="add", index=1, text=reply.observation)]),
+            ]
+            completion = Completion(
+                token_ids=stream[1],
+                logprobs=np.full(len(stream[1]), -0.5, np.float32),
+                policy_incarnation=np.full(len(stream[1]), 0, np.int32),
+                policy_step=np.full(len(stream[1]), 0, np.int32),
+                finish_reason=FinishReason.stop,
+            )
+            turn = PlayedTurn(start=len(stream[0]), completion=completion, reward_terms=reply.reward_terms, num_calls=1)
+            saved = SavedEpisode(
+                attempt=0,
+                token_ids=np.concatenate(stream),
+                turns=[turn],
+                info=prompt.info,
+                used_s=1.0,
+                environment=await environments.record("a"),
+            )
+        finally:
+            await environments.stop()
+        journal.write(saved)
+        neighbour.write(saved)
+        return saved
+
+    async def play() -> GroupRecord:
+        actor = RolloutActor(config, name="rollout-0", run_folder=tmp_path)
+        await actor.start(tmp_path / "model")
+        try:
+            return await actor.play(task)
+        finally:
+            await actor.stop()
+
+    saved = asyncio.run(leave_journals())
+    record = asyncio.run(play())
+    new, resumed = load_group(tmp_path / "groups" / record.file, digest=record.digest).trajectories
+    length = len(saved.token_ids)
+    assert np.array_equal(resumed.token_ids[:length], saved.token_ids) and resumed.num_tokens > length
+    assert [turn.reward_terms for turn in resumed.turns] == [{"progress": 1.0}, {}]
+    # both were given the same prompt
+    start = saved.turns[0].start
+    assert np.array_equal(new.token_ids[:start], saved.token_ids[:start]) and len(new.turns) == 1
+    assert not journal.has_begun and neighbour.has_begun
