@@ -75,7 +75,7 @@ class ProcessExecutor:
             frame = self._exchange(encode_frame({"op": "run", "handle": handle, "sql": sql}, attachments))
         except (OSError, FrameError) as error:
             status = self.stop()
-            logger.warning("query process replaced (exit status %s, %s) after: %.200s", status, error, sql)
+            logger.warning("query process replaced (exit status %s, %s) after: %.200r", status, error, sql)
             return QueryReply(error="query stopped: it went beyond its limits of time or memory")
         rows = tuple(tuple(row) for row in frame.header["rows"])
         return QueryReply(rows=rows, has_more=frame.header["has_more"], error=frame.header["error"])

@@ -15,6 +15,7 @@ from env_cases import LocalExecutor
 from segue.envs.errors import InfrastructureFailure
 from segue.envs.sql.executor import ProcessExecutor
 from segue.envs.sql.query import QueryLimits, QueryReply, open_database, render_cell, run_query
+from segue.envs.sql.task import Split, make_task
 
 SCRIPT = """
 CREATE TABLE car(model TEXT PRIMARY KEY, stock INTEGER, price REAL);
@@ -115,6 +116,39 @@ def test_reading_is_allowed(sql: str, rows: tuple[tuple[str, ...], ...]) -> None
         "SAVEPOINT s",
         "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM r) SELECT COUNT(*) FROM r",
         "UPDATE sqlite_master SET sql='x'",
+        # the same by other names
+        "SELECT * FROM temp.sqlite_master",
+        "SELECT * FROM sqlite_temp_schema",
+        "SELECT * FROM \"pragma_table_info\"('car')",
+        "SELECT COUNT(*) FROM `PRAGMA_function_list`",
+        "SELECT COUNT(*) FROM [json_each]('[1]')",
+        "SELECT COUNT(*) FROM main.json_each('[1]')",
+        "SELECT COUNT(*) FROM JSON_TREE('[1]')",
+        "SELECT 1 FROM Dbstat",
+        "SELECT COUNT(*) FROM fts3tokenize",
+        "WITH car AS (SELECT * FROM pragma_database_list) SELECT * FROM car",
+        "SELECT json('{}')",
+        "SELECT '{}' -> 'a'",
+        "SELECT json_extract('{}', '$')",
+        "SELECT json_group_array(model) FROM car",
+        "SELECT * FROM car WHERE model MATCH 'x'",
+        "SELECT sqlite_compileoption_get(1)",
+        "SELECT sqlite_source_id()",
+        "SELECT sqlite_log(1, 'x')",
+        "SELECT last_insert_rowid()",
+        # behind a harmless word
+        "EXPLAIN DROP TABLE car",
+        "EXPLAIN ATTACH '/tmp/segue_escape.db' AS other",
+        "; DROP TABLE car",
+        "/* SELECT 1 */ DROP TABLE car -- ;",
+        "WITH x AS (SELECT 1) DELETE FROM car",
+        "INSERT INTO car VALUES ('x', 1, 1.0) RETURNING *",
+        "CREATE TABLE t AS SELECT * FROM car",
+        "RELEASE s",
+        "ROLLBACK",
+        "PRAGMA hard_heap_limit=0",
+        "PRAGMA temp_store_directory='/tmp'",
+        "SELECT edit('x')",
     ],
 )
 def test_everything_else_is_denied_and_changes_nothing(sql: str) -> None:
@@ -143,6 +177,15 @@ def test_everything_else_is_denied_and_changes_nothing(sql: str) -> None:
         ("SELECT wheels FROM car", "no such column: wheels"),
         ("SELECT * FROM truck", "no such table: truck"),
         ("SELECT 1; SELECT 2", "one statement at a time"),
+        ("SELECT 1;;", "one statement at a time"),
+        ("SELECT model FROM car ORDER BY model COLLATE nosuch", "no such collation sequence: nosuch"),
+        # letters that only another alphabet folds to these
+        ("SELECT \u017ftock FROM car", "no such column: \u017ftock"),
+        ("SELECT * FROM \uff43ar", "no such table: \uff43ar"),
+        ("SELECT * FROM other.car", "no such table: other.car"),
+        ("SELECT CAST(x'ff' AS TEXT)", "Could not decode to UTF-8"),
+        ("SELECT char(55296)", "Could not decode to UTF-8"),
+        ("SELECT sum(x) FROM (SELECT 9223372036854775807 AS x UNION ALL SELECT 1)", "integer overflow"),
         ("SELECT 'a\0b'", "null character"),
         ("\ud800", "surrogates not allowed"),
         ("SELECT ?", "too many SQL variables"),
@@ -253,13 +296,65 @@ def test_memory_of_sqlite_is_bounded() -> None:
     process.stop()
 
 
-def test_a_query_process_that_answers_nothing_is_replaced(executor: ProcessExecutor) -> None:
+def chain(num: int, step: str, first: str = "SELECT stock AS x FROM car") -> str:
+    """Common table expressions of which each names the one before twice: work that doubles with each."""
+    tables = [f"t0 AS ({first})", *(f"t{i} AS ({step.format(f't{i - 1}')})" for i in range(1, num))]
+    return f"WITH {', '.join(tables)} SELECT COUNT(*) FROM t{num - 1}"
+
+
+CROSSED = ", ".join(f"car c{i}" for i in range(12))
+ROW_IDS = " || ".join(f"c{i}.rowid" for i in range(12))
+BOMBS = {
+    "subqueries": chain(26, "SELECT p.x FROM {0} p, {0} q"),
+    "scalars": chain(26, "SELECT (SELECT x FROM {0}) + (SELECT x FROM {0}) AS x"),
+    "unions": chain(24, "SELECT x FROM {0} UNION ALL SELECT x FROM {0}"),
+    "members": chain(24, "SELECT stock AS x FROM car WHERE x IN {0} OR x IN {0}"),
+    "outer joins": chain(24, "SELECT p.x FROM {0} p LEFT JOIN {0} q ON p.x = q.x"),
+    "windows": chain(24, "SELECT SUM(x) OVER (ORDER BY x) AS x FROM {0} WHERE x IN (SELECT x FROM {0})"),
+    "tables": f"SELECT COUNT(*) FROM {', '.join(f'car c{i}' for i in range(64))}",
+    "natural joins": "SELECT COUNT(*) FROM car " + " ".join(f"NATURAL JOIN car c{i}" for i in range(60)),
+    "brackets": f"SELECT {'(' * 1500}1{')' * 1500}",
+    "negations": f"SELECT {'NOT ' * 900}1",
+    "nested selects": f"SELECT * FROM {'(SELECT * FROM ' * 120}car{')' * 120}",
+    "replace": f"SELECT SUM(length(replace(c0.model || '{'a' * 3000}', '{'a' * 500}b', 'c'))) FROM {CROSSED}",
+    "instr": f"SELECT SUM(instr(c0.model || '{'a' * 1900}', '{'a' * 900}b')) FROM {CROSSED}",
+    "like": f"SELECT SUM((c0.model || '{'a' * 3000}') LIKE '{'%a' * 49}b') FROM {CROSSED}",
+    "glob": f"SELECT SUM((c0.model || '{'a' * 3000}') GLOB '{'*[a]' * 24}b') FROM {CROSSED}",
+    "group_concat": f"SELECT group_concat(c0.model) FROM {CROSSED}",
+    "distinct": f"SELECT COUNT(DISTINCT {ROW_IDS} || '{'x' * 3000}') FROM {CROSSED}",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
+def test_a_bomb_is_an_error_and_the_next_query_is_answered(executor: ProcessExecutor, bomb: str) -> None:
+    handle, neighbour = executor.open(make_database()), executor.open(make_database())
+    assert executor.run(neighbour, "SELECT COUNT(*) FROM car").rows == (("3",),)
+    reply = executor.run(handle, bomb)
+    # which of its bounds is met first depends on the build of SQLite
+    assert (reply.rows, bool(reply.error)) == ((), True)
+    for each in (handle, neighbour):
+        assert executor.run(each, "SELECT COUNT(*) FROM car").rows == (("3",),)
+
+
+def test_a_query_can_read_nothing_but_its_tables(executor: ProcessExecutor) -> None:
+    handle = executor.open(make_task(3, 1, Split.train).database)
+    reply = executor.run(handle, "SELECT type, COUNT(*), MAX(sql LIKE 'CREATE TABLE %') FROM sqlite_schema GROUP BY 1")
+    # the tables, and the indexes of their keys, which have no text of their own
+    assert reply.rows == (("index", "2", "NULL"), ("table", "2", "1"))
+    assert executor.run(handle, "SELECT COUNT(*) FROM sqlite_temp_schema").rows == (("0",),)
+
+
+def test_a_query_process_that_answers_nothing_is_replaced(
+    executor: ProcessExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
     handles = [executor.open(make_database()) for _ in range(2)]
     for handle in handles:
         executor.run(handle, "SELECT 1")
     child = query_process()
     child.send_signal(signal.SIGSTOP)
-    assert executor.run(handles[0], "SELECT 1").error == STOPPED
+    assert executor.run(handles[0], "SELECT 1 --\x1b[2J\nanother line").error == STOPPED
+    # a query writes no line of its own into the log, and nothing that a terminal acts on
+    assert caplog.messages[-1].endswith(r"'SELECT 1 --\x1b[2J\nanother line'")
     assert not child.is_running()
     # both databases are in the new process
     for handle in handles:
