@@ -10,7 +10,7 @@ import psutil
 from segue.actors.errors import RunError
 from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.errors import ConfigError
-from segue.conf.load import SHIPPED_WARM_START
+from segue.conf.load import SHIPPED_WARM_START, is_file
 from segue.conf.model_config import ModelConfig
 from segue.conf.schema import EnvConfig, SegueConfig, Skill
 from segue.envs.client import EnvClient
@@ -96,7 +96,7 @@ def initial_model(config: SegueConfig) -> Path | None:
     if given is None:
         return None
     folder = Path(str(files("segue.model"))) / SHIPPED_WARM_START if given == SHIPPED_WARM_START else Path(given)
-    if not (folder / "config.json").is_file():
+    if not is_file("run.init_from", folder / "config.json"):
         raise ConfigError(
             f"run.init_from must be an exported model, {SHIPPED_WARM_START} or null, got {given}; "
             f"`segue pretrain` makes one"

@@ -5,6 +5,8 @@ over the schema; nothing of Hydra leaves this file: what it returns are plain da
 `segue.conf.rules`, with paths made absolute against the launch folder.
 """
 
+import itertools
+import shlex
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
@@ -19,6 +21,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from segue.conf.errors import ConfigError
 from segue.conf.keys import (
@@ -36,8 +39,11 @@ from segue.conf.schema import EnvConfig, SegueConfig
 
 GROUPS = ("model", "env", "experiment")
 STORED_NAME = "config.yaml"
+_STORED_HEADER = "defaults:\n- base_config\n"
 SHIPPED_WARM_START = "warm_start"
 RESUMING_COMMANDS = ("train", "pretrain")
+MAX_JOBS = 1000
+"""Of one `--multirun`."""
 
 # keys, or whole sections, that a resumed run may be given anew
 CHANGEABLE_ON_RESUME = (
@@ -78,12 +84,15 @@ def load_config(overrides: Sequence[str], command: str = "train", *, launch_fold
     for override in parsed:
         _refuse_foreign(override)
     config = _resolved(_compose_shipped(command, [*_implied_group(parsed), *parsed]), launch)
-    holds_run = config.run.dir is not None and (Path(config.run.dir) / STORED_NAME).is_file()
-    if holds_run:
-        config = _based_on_stored(config, parsed, launch)
+    folder = None if config.run.dir is None else Path(config.run.dir)
+    if folder is None or not is_file("run.dir", folder / STORED_NAME):
+        check_rules(config)
+        return config
+    stored = load_stored_config(folder)
+    config = _based_on_stored(config, parsed, launch)
     check_rules(config)
-    if holds_run and command in RESUMING_COMMANDS:
-        _refuse_changes(config)
+    if command in RESUMING_COMMANDS:
+        _refuse_changes(stored, config)
     return config
 
 
@@ -91,26 +100,55 @@ def load_stored_config(folder: Path) -> SegueConfig:
     """The configuration of the run that a folder holds.
 
     Raises:
-        ConfigError: the stored file does not fit the schema.
+        ConfigError: there is none, or it is damaged or foreign; the message names the file.
     """
-    return _compose_stored(folder, [])
+    path = folder / STORED_NAME
+    if not is_file("run folder", path):
+        raise ConfigError(f"run folder must hold a run, got {folder}")
+    # YAML that does not name the schema composes to what it likes
+    if not path.read_bytes().startswith(_STORED_HEADER.encode()):
+        raise ConfigError(f"{path} must be the configuration of a run, got another file")
+    try:
+        return _compose_stored(folder, [])
+    except (ConfigError, YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} must be the configuration of a run, got {reason}") from error
 
 
 def job_overrides(overrides: Sequence[str]) -> list[list[str]]:
-    """Every combination of the overrides' sweeps (`a=1,2`, `b=range(3)`), the last one varying fastest."""
+    """Every combination of the overrides' sweeps (`a=1,2`, `b=range(3)`), the last one varying fastest.
+
+    Raises:
+        ConfigError: they are more than `MAX_JOBS`.
+    """
     jobs: list[list[str]] = [[]]
     for text in overrides:
         override = _parse(text)
         values = [text]
         if override.is_sweep_override():
-            values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+            some = itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1)
+            values = [f"{override.get_key_element()}={value}" for value in some]
+        if len(jobs) * len(values) > MAX_JOBS:
+            raise ConfigError(f"--multirun must come to at most {MAX_JOBS} jobs, got more with {text}")
         jobs = [[*job, value] for job in jobs for value in values]
     return jobs
 
 
+def is_file(key: str, path: Path) -> bool:
+    """Whether a key's path leads to a file.
+
+    Raises:
+        ConfigError: nobody can say: a name is too long, or a folder may not be looked into.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise ConfigError(f"{key} must be a path that can be looked at, got {path}: {error.strerror}") from error
+
+
 def config_to_yaml(config: SegueConfig) -> str:
     """The resolved configuration as YAML that composes to itself over the schema."""
-    return "defaults:\n- base_config\n- _self_\n\n" + OmegaConf.to_yaml(OmegaConf.structured(config))
+    return f"{_STORED_HEADER}- _self_\n\n" + OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
 def group_options(group: str) -> list[str]:
@@ -193,9 +231,8 @@ def _based_on_stored(fresh: SegueConfig, parsed: list[Override], launch: Path) -
     return config
 
 
-def _refuse_changes(config: SegueConfig) -> None:
-    assert config.run.dir is not None
-    before, after = flatten(load_stored_config(Path(config.run.dir))), flatten(config)
+def _refuse_changes(stored: SegueConfig, config: SegueConfig) -> None:
+    before, after = flatten(stored), flatten(config)
     changed = [
         f"{key}: {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
@@ -216,13 +253,21 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
     """Paths made absolute: the process changes to the run folder later."""
     _refuse_blank(config)
     if config.run.dir is not None:
-        config.run.dir = str((launch / config.run.dir).absolute())
+        config.run.dir = _absolute(launch, config.run.dir)
     if config.run.init_from is not None and config.run.init_from != SHIPPED_WARM_START:
-        config.run.init_from = str((launch / config.run.init_from).absolute())
-    config.env.import_folder = str((launch / (config.env.import_folder or "")).absolute())
-    if (launch / config.tokenizer).is_file():
-        config.tokenizer = str((launch / config.tokenizer).absolute())
+        config.run.init_from = _absolute(launch, config.run.init_from)
+    config.env.import_folder = _absolute(launch, config.env.import_folder or "")
+    if is_file("tokenizer", Path(_absolute(launch, config.tokenizer))):
+        config.tokenizer = _absolute(launch, config.tokenizer)
     return config
+
+
+def _absolute(launch: Path, path: str) -> str:
+    """A path from the launch folder; `~` is the user's home, which no shell says behind `key=`."""
+    try:
+        return str((launch / Path(path).expanduser()).absolute())
+    except RuntimeError as error:
+        raise ConfigError(f"path must begin with the home of a user that there is, got {path}") from error
 
 
 def _refuse_blank(config: SegueConfig) -> None:
@@ -237,10 +282,24 @@ def _parse(text: str) -> Override:
         override = OverridesParser.create().parse_overrides([text])[0]
     except OverrideParseException as error:
         reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing"))
-        raise ConfigError(f"override must read key=value, got {text!r}: {reason}") from error
+        raise ConfigError(f"override must read key=value, got {text!r}: {reason}{_quoting(text)}") from error
     if not override.key_or_group:
         raise ConfigError(f"override must read key=value, got {text!r}: there is no key")
     return override
+
+
+def _quoting(text: str) -> str:
+    """The remedy where it is only signs in the value that the grammar does not know."""
+    key, _, value = text.partition("=")
+    quoted = f'{key}="{value}"'
+    # what begins so was meant to have parts, or is quoted already
+    if not value or value[0] in "{['\"":
+        return ""
+    try:
+        OverridesParser.create().parse_overrides([quoted])
+    except OverrideParseException:
+        return ""
+    return f"; a value with such signs is quoted twice: {shlex.quote(quoted)}"
 
 
 def _line(override: Override) -> str:

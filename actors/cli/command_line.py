@@ -5,15 +5,12 @@ import sys
 import time
 from pathlib import Path
 
-from yaml import YAMLError  # type: ignore[import-untyped]
-
 from segue.actors.cli.job_list import JobList
 from segue.actors.loopback import keep_ray_on_loopback
 from segue.conf.errors import ConfigError
 from segue.conf.load import (
     GROUPS,
     RESUMING_COMMANDS,
-    STORED_NAME,
     config_to_yaml,
     group_options,
     job_overrides,
@@ -53,10 +50,6 @@ def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:
     Raises:
         ConfigError: what was given cannot run.
     """
-    for text in arguments.overrides:
-        folder = Path(text.removeprefix("run.dir=")).absolute()
-        if text.startswith("run.dir=") and (folder / STORED_NAME).is_file():
-            load_whole_config(folder)
     config = load_config(arguments.overrides, command)
     if arguments.cfg is not None:
         print(config_to_yaml(config), end="")
@@ -69,30 +62,11 @@ def compose_stored(folder: Path) -> SegueConfig:
     """The configuration of the run that a folder holds.
 
     Raises:
-        ConfigError: it holds none.
+        ConfigError: it holds none, or a damaged one.
     """
-    if not (folder / STORED_NAME).is_file():
-        raise ConfigError(f"run folder must hold a run, got {folder}")
-    config = load_whole_config(folder)
+    config = load_stored_config(folder)
     keep_ray_on_loopback(config.cluster)
     return config
-
-
-def load_whole_config(folder: Path) -> SegueConfig:
-    """A run's stored configuration.
-
-    Raises:
-        ConfigError: it is damaged or foreign; the message names the file.
-    """
-    path = folder / STORED_NAME
-    # YAML that does not name the schema composes to what it likes
-    if not path.read_bytes().startswith(b"defaults:\n- base_config\n"):
-        raise ConfigError(f"{path} must be the configuration of a run, got another file")
-    try:
-        return load_stored_config(folder)
-    except (ConfigError, YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} must be the configuration of a run, got {reason}") from error
 
 
 def run_jobs(command: str, overrides: list[str]) -> int:
@@ -101,11 +75,17 @@ def run_jobs(command: str, overrides: list[str]) -> int:
     Returns:
         0 if all ended well, else the first exit code that did not.
     Raises:
+        ConfigError: one of them cannot run; none has begun.
         Interrupted: the user ended the job at hand, and with it the list.
     """
     jobs = job_overrides(overrides)
     if command in RESUMING_COMMANDS:
         jobs = _with_folders(jobs, overrides)
+    for job in jobs:
+        try:
+            load_config(job, command)
+        except ConfigError as error:
+            raise ConfigError(f"{error}, in segue {command} {' '.join(job)}") from error
     codes = []
     with JobList() as job_list:
         for number, job in enumerate(jobs):

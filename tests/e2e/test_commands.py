@@ -93,7 +93,7 @@ def test_rollout_prints_what_was_read_said_and_earned(run_folder: Path, tmp_path
 
 
 def test_multirun_runs_every_combination_and_reports_failure(tmp_path: Path) -> None:
-    text = segue(tmp_path, "train", "-m", "seed=1,2", "train.max_uses=2", "run.dir=sweep", code=2)
+    text = segue(tmp_path, "train", "-m", "seed=1,2", "run.init_from=nowhere", "run.dir=sweep", code=2)
     for number in (0, 1):
-        assert f"segue train seed={number + 1} train.max_uses=2 run.dir={tmp_path / 'sweep' / str(number)}" in text
-    assert text.count("segue: train.max_uses must be 1 while train.max_staleness is 0, got 2") == 2
+        assert f"segue train seed={number + 1} run.init_from=nowhere run.dir={tmp_path / 'sweep' / str(number)}" in text
+    assert text.count("segue: run.init_from must be an exported model, warm_start or null, got ") == 2

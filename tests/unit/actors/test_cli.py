@@ -59,6 +59,26 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
         (["rollout", "--episodes", "0"], "--episodes must be at least 1, got 0"),
         (["rollout", "--episodes", "-1"], "--episodes must be at least 1, got -1"),
         (["export", "nowhere", "there"], "run folder must hold a run, got {cwd}/nowhere"),
+        (
+            ["import", "nowhere", "there"],
+            "nowhere/config.json must hold the JSON object that describes a model: No such file or directory",
+        ),
+        *(
+            (
+                [command, "run.dir=unfinished"],
+                "run.dir must hold a finished run with export/, got {cwd}/unfinished; "
+                "`segue export` writes one from a checkpoint, for run.init_from",
+            )
+            for command in ("eval", "rollout")
+        ),
+        (
+            ["describe", "model.num_hidden_layers=1000000"],
+            "model.num_hidden_layers must be at most 1000, got 1000000",
+        ),
+        (
+            ["train", f"run.dir={'x' * 300}"],
+            f"run.dir must be a path that can be looked at, got {{cwd}}/{'x' * 300}/config.yaml: File name too long",
+        ),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_code_2(
@@ -189,6 +209,58 @@ def test_what_ends_a_list_of_jobs_ends_the_job_at_hand_and_begins_no_other(
     assert [command[0] for command in jobs.commands] == ["seed=1", "seed=2"]
     assert jobs.num_told == num_told
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["seed=1,2", "train.max_uses=1,2", "run.dir=sweep"],
+            "train.max_uses must be 1 while train.max_staleness is 0, got 2; set train.max_staleness=1, in segue train "
+            "seed=1 train.max_uses=2 run.dir={cwd}/sweep/1",
+        ),
+        (
+            ["seed=range(0,1000000000)"],
+            "--multirun must come to at most 1000 jobs, got more with seed=range(0,1000000000)",
+        ),
+        (
+            ["seed=range(0,40)", "model.vocab_size=range(1000,1040)"],
+            "--multirun must come to at most 1000 jobs, got more with model.vocab_size=range(1000,1040)",
+        ),
+    ],
+)
+def test_a_list_of_jobs_of_which_one_cannot_run_begins_none(
+    overrides: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs = Jobs([])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
+    assert main(["train", "-m", *overrides]) == 2
+    assert capsys.readouterr().err == f"segue: {message.replace('{cwd}', str(tmp_path))}\n"
+    assert jobs.commands == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--frobnicate"], "segue train: error: unrecognized arguments: --frobnicate"),
+        (["export", "a"], "segue export: error: the following arguments are required: target"),
+        (["export", "a", "b", "--step", "x"], "segue export: error: argument --step: invalid int value: 'x'"),
+    ],
+)
+def test_an_option_that_there_is_not_is_named_beneath_those_that_there_are(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    usage, *_, last = capsys.readouterr().err.splitlines()
+    assert usage.startswith(f"usage: segue {arguments[0]} [-h]")
+    assert last == message
 
 
 def test_a_signal_between_two_jobs_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,22 @@ def test_pretraining_starts_from_random_weights_and_training_from_the_warm_start
         ("env.id=", "env.id must be a string, not blank, got ''"),
         ("tokenizer=", "tokenizer must be a string, not blank, got ''"),
         ("train.steps", "override must read key=value, got 'train.steps': missing EQUAL at '<EOF>'"),
+        (
+            "run.dir=é&b",
+            "override must read key=value, got 'run.dir=é&b': LexerNoViableAltException: run.dir=é&b; "
+            "a value with such signs is quoted twice: 'run.dir=\"é&b\"'",
+        ),
+        (
+            "run.dir=~nobody_at_all",
+            "override must read key=value, got 'run.dir=~nobody_at_all': "
+            "LexerNoViableAltException: run.dir=~nobody_at_all; "
+            "a value with such signs is quoted twice: 'run.dir=\"~nobody_at_all\"'",
+        ),
+        ('run.dir="~nobody_at_all"', "path must begin with the home of a user that there is, got ~nobody_at_all"),
+        (
+            "env.kwargs={a: 1",
+            "override must read key=value, got 'env.kwargs={a: 1': no viable alternative at input '{a: 1'",
+        ),
     ],
 )
 def test_a_wrong_override_is_one_line_with_path_value_and_remedy(override: str, expected: str) -> None:
@@ -130,6 +146,12 @@ def test_relative_paths_are_taken_from_the_launch_folder(tmp_path: Path) -> None
     assert config.run.init_from == f"{tmp_path}/../start"
     assert config.tokenizer == f"{tmp_path}/bpe.json"
     assert load_config([], launch_folder=tmp_path).tokenizer == SegueConfig().tokenizer
+
+
+def test_a_tilde_is_the_users_home_and_quoted_signs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = load_config(['run.dir="~/é & b"', 'run.init_from="~/model"'])
+    assert (config.run.dir, config.run.init_from) == (f"{tmp_path}/é & b", f"{tmp_path}/model")
 
 
 def store(folder: Path, *overrides: str) -> None:
