@@ -1,11 +1,12 @@
 """The asynchronous side of the env workers: plays many episodes on a few worker processes.
 
-A call runs under one deadline, which starts when its worker is free for it. When it expires, or the worker dies under
-it, the worker is killed and replaced, and the call's episode is over (`EnvironmentFailure`). The worker's other
-episodes, its neighbours, are restored when they are next used: from their last snapshot where the environment makes
-them, else from their seed, and from there by replaying their calls and comparing what comes back; one that comes back
-different is lost (`RestoreFailure`). In the same way an episode goes on from its record, which may have been made in
-another process. An answer that came in time counts, however late this process looks.
+A call runs under one deadline, which starts when its worker is free for it. When it expires the worker is killed and
+replaced, and the call's episode is over (`EnvironmentFailure`). A worker that dies under a call may have been killed by
+it or from outside, so the call runs once more, on a new worker; one under which that dies, too, ends its episode. The
+worker's other episodes, its neighbours, are restored when they are next used: from their last snapshot where the
+environment makes them, else from their seed, and from there by replaying their calls and comparing what comes back; one
+that comes back different is lost (`RestoreFailure`). In the same way an episode goes on from its record, which may have
+been made in another process. An answer that came in time counts, however late this process looks.
 """
 
 import asyncio
@@ -210,7 +211,16 @@ class EnvClient:
         return result
 
     async def _answer(self, episode: "_Episode", request: dict[str, Any]) -> dict[str, Any]:
-        reply = (await self._exchange(episode, request)).header["ok"]
+        try:
+            frame = await self._exchange(episode, request)
+        except _WorkerDeath as error:
+            if not self._is_open(episode):
+                raise
+            logger.warning("%s; it runs once more", error)
+            with present_clock().wait():
+                await self._prepare(episode)
+            frame = await self._exchange(episode, request)
+        reply = frame.header["ok"]
         episode.generation = episode.worker.generation
         if request["op"] != "expert":
             episode.record(request, reply)
@@ -278,7 +288,7 @@ class EnvClient:
             status = await worker.kill()
             self._raise_if_stopped()
             self.counters.workers_died += 1
-            raise EnvironmentFailure(f"{what}: the env worker died under it (exit status {status})") from error
+            raise _WorkerDeath(f"{what}: the env worker died under it (exit status {status})") from error
         if "failure" in frame.header:
             raise EnvironmentFailure(frame.header["failure"])
         if "lost" in frame.header:
@@ -330,6 +340,10 @@ class EnvClient:
     def _raise_if_stopped(self) -> None:
         if self._is_stopped:
             raise InfrastructureFailure("the env client was stopped")
+
+
+class _WorkerDeath(EnvironmentFailure):
+    """The worker died under a call. One string argument."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -140,6 +141,13 @@ class Faulty(ToolEnv):
     @tool("Return a wrong type.")
     def wrong_type(self) -> ToolResult:
         return "text"  # type: ignore[return-value]
+
+    @tool("Hang, and make a file; where that is there, add one.")
+    def hang_once(self, path: str) -> ToolResult:
+        if Path(path).exists():
+            return self.add(1)
+        Path(path).touch()
+        return self.hang()
 
     @tool("Say the time.")
     def clock(self) -> ToolResult:
