@@ -1,6 +1,8 @@
 """What can be known to fail before any process starts, beyond the configuration's own rules."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -102,6 +104,11 @@ def initial_model(config: SegueConfig) -> Path | None:
             f"`segue pretrain` makes one"
         )
     _check_same_model(config.model, folder)
+    if given == SHIPPED_WARM_START and config.tokenizer != _shipped_tokenizer():
+        raise ConfigError(
+            f"tokenizer must be {_shipped_tokenizer()} while run.init_from is {SHIPPED_WARM_START}, got "
+            f"{config.tokenizer}; run.init_from=null begins with random weights"
+        )
     return folder
 
 
@@ -143,20 +150,18 @@ def check_tokenizer(config: SegueConfig) -> None:
 
 
 def check_environment(config: EnvConfig, demonstrator: Skill | None = None) -> None:
-    """Build the environment once, on an env worker.
+    """Build the environment on an env worker, and begin an episode with each set of reset options that will be played.
 
     Args:
         demonstrator: the skill that has to play; asked for one turn.
     Raises:
-        ConfigError: it cannot be built, or has no such demonstrator.
+        ConfigError: it cannot be built, does not begin, or has no such demonstrator.
         RunError: its worker did not start.
     """
     try:
         asyncio.run(_try_environment(config, demonstrator))
     except EnvironmentSetupError as error:
         raise ConfigError(str(error)) from error
-    except EnvironmentFailure as error:
-        raise ConfigError(f"env must have a demonstrator that plays, got {config.id}: {error}") from error
     except InfrastructureFailure as error:
         raise RunError(f"an episode of {config.id} could not begin: {error}") from error
 
@@ -165,11 +170,31 @@ async def _try_environment(config: EnvConfig, demonstrator: Skill | None) -> Non
     client = EnvClient(config, 1)
     await client.start()
     try:
-        if demonstrator is not None:
+        with _told_as(f"env must begin an episode, got {config.id}"):
             await client.reset("preflight", 0, None)
-            await client.expert("preflight", demonstrator.value)
+        if demonstrator is not None:
+            with _told_as(f"env must have a demonstrator that plays, got {config.id}"):
+                await client.expert("preflight", demonstrator.value)
+        named = {"env.eval_options": config.eval_options}
+        named |= {f"env.variants.{name}": options for name, options in config.variants.items()}
+        for key, options in named.items():
+            with _told_as(f"{key} must be reset options that {config.id} takes, got {options}"):
+                await client.reset(key, 0, options)
     finally:
         await client.stop()
+
+
+@contextmanager
+def _told_as(rule: str) -> Iterator[None]:
+    try:
+        yield
+    except EnvironmentFailure as error:
+        raise ConfigError(f"{rule}: {error}") from error
+
+
+def _shipped_tokenizer() -> str:
+    """The one that the shipped model was trained with."""
+    return SegueConfig().tokenizer
 
 
 def _check_same_model(wanted: ModelConfig, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """From a configuration to environments."""
 
+import contextlib
 import importlib
 import os
 import sys
@@ -46,7 +47,10 @@ class EnvFactory:
             EnvironmentSetupError: an environment cannot be found, built or used, the query process did not start, or
                 the sandbox does not work.
         """
-        self.make().close()
+        env = self.make()
+        # nothing depends on it, and it is closed in the same way when an episode failed
+        with contextlib.suppress(Exception, SystemExit):
+            env.close()
         if self._executor is not None:
             try:
                 self._executor.start()
@@ -76,7 +80,7 @@ class EnvFactory:
             return self._make_registered()
         except EnvironmentSetupError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentSetupError(
                 f"env.id={self._config.id} cannot be built: {type(error).__name__}: {error}"
             ) from error
@@ -122,6 +126,11 @@ class EnvFactory:
             )
 
     def _import(self, module: str) -> None:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise EnvironmentSetupError(
+                "env.id must be an id of gymnasium's, behind the dotted name of the module that registers it and a colon "
+                f"(my_package:MyEnv-v0), got {self._config.id}"
+            )
         folder = self._config.import_folder or os.getcwd()
         # appended: a file of the user's must not hide an installed package
         if folder not in sys.path:

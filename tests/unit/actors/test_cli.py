@@ -56,6 +56,11 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
             "rollout.state_budget_mb must be at least 257, for one episode of rollout.max_episode_tokens=1000000, "
             "got 100",
         ),
+        (
+            ["train", "tokenizer=bytes"],
+            "tokenizer must be segue_bpe_1k while run.init_from is warm_start, got bytes; run.init_from=null begins "
+            "with random weights",
+        ),
         (["rollout", "--episodes", "0"], "--episodes must be at least 1, got 0"),
         (["rollout", "--episodes", "-1"], "--episodes must be at least 1, got -1"),
         (["export", "nowhere", "there"], "run folder must hold a run, got {cwd}/nowhere"),

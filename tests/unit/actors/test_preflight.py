@@ -2,14 +2,23 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from segue.actors.preflight import check_memory, episode_state_bytes, initial_model, least_memory_bytes
+from segue.actors.preflight import (
+    check_environment,
+    check_memory,
+    episode_state_bytes,
+    initial_model,
+    least_memory_bytes,
+)
 from segue.conf.errors import ConfigError
 from segue.conf.load import load_config
+from segue.conf.schema import Skill
 from segue.model.describe import describe
 from segue.model.network import build_model
 from segue.model.precision import dtype_of
@@ -94,3 +103,67 @@ def test_the_budget_that_passes_is_the_one_that_the_engine_takes(precision: str)
             check_memory(config, num_rollout=1, num_learners=0)
         with nullcontext() if fits else pytest.raises(ValueError, match="state_budget_mb must be at least"):
             build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
+
+
+SQL = load_config([]).env
+UNWILLING = """
+import sys
+from gymnasium import register
+from segue.envs.tool_env import Task, ToolEnv
+
+class Unwilling(ToolEnv):
+    def begin(self, seed, options):
+        raise RuntimeError("no task today")
+
+class Hanging(ToolEnv):
+    def begin(self, seed, options):
+        while True:
+            pass
+
+class Leaving(ToolEnv):
+    def __init__(self):
+        sys.exit("left")
+
+for kind in (Unwilling, Hanging, Leaving):
+    register(f"{kind.__name__}-v0", entry_point=kind)
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"variants": {"odd": {"split": "nowhere"}}},
+            r"env\.variants\.odd must be reset options that sql takes, got \{'split': 'nowhere'\}: .*not a valid Split",
+        ),
+        (
+            {"eval_options": {"difficulty": 2}},
+            r"env\.eval_options must be reset options that sql takes, got \{'difficulty': 2\}: .* level and split",
+        ),
+        (
+            {"id": "unwilling:Unwilling-v0"},
+            "env must begin an episode, got unwilling:Unwilling-v0: .* no task today",
+        ),
+        (
+            {"id": "unwilling:Hanging-v0", "call_timeout_s": 0.5},
+            "env must begin an episode, got unwilling:Hanging-v0: reset of .* took longer than 0.5 s",
+        ),
+        ({"id": "unwilling:Leaving-v0"}, "env.id=unwilling:Leaving-v0 cannot be built: SystemExit: left"),
+        ({"id": "unwilling"}, "env.id=unwilling cannot be built: "),
+        (
+            {"id": "../unwilling:Hanging-v0"},
+            r"env\.id must be an id of gymnasium's, .* \(my_package:MyEnv-v0\), got \.\./unwilling:Hanging-v0",
+        ),
+    ],
+)
+def test_an_environment_that_will_not_begin_is_refused_before_anything_starts(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "unwilling.py").write_text(UNWILLING)
+    given = {"import_folder": str(tmp_path), "eval_options": {}, "variants": {}} | changes
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        check_environment(replace(SQL, **given))
+
+
+def test_every_set_of_reset_options_of_the_shipped_environment_begins() -> None:
+    check_environment(SQL, Skill.fallible)
