@@ -211,16 +211,7 @@ class EnvClient:
         return result
 
     async def _answer(self, episode: "_Episode", request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            frame = await self._exchange(episode, request)
-        except _WorkerDeath as error:
-            if not self._is_open(episode):
-                raise
-            logger.warning("%s; it runs once more", error)
-            with present_clock().wait():
-                await self._prepare(episode)
-            frame = await self._exchange(episode, request)
-        reply = frame.header["ok"]
+        reply = (await self._run_held(episode, request)).header["ok"]
         episode.generation = episode.worker.generation
         if request["op"] != "expert":
             episode.record(request, reply)
@@ -263,13 +254,25 @@ class EnvClient:
         self.counters.episodes_restored += 1
 
     async def _take_snapshot(self, episode: "_Episode") -> None:
-        frame = await self._exchange(episode, {"op": "capture"})
+        frame = await self._run_held(episode, {"op": "capture"})
         if frame.attachments:
             episode.snapshot = frame.attachments[0]
             episode.num_snapshot_steps = episode.num_steps
             episode.log.clear()
         else:
             episode.makes_snapshots = False
+
+    async def _run_held(self, episode: "_Episode", request: dict[str, Any]) -> Frame:
+        """Has a worker that is prepared run a call; where it dies under it, a new one."""
+        try:
+            return await self._exchange(episode, request)
+        except _WorkerDeath as error:
+            if not self._is_open(episode):
+                raise
+            logger.warning("%s; it runs once more", error)
+            with present_clock().wait():
+                await self._prepare(episode)
+            return await self._exchange(episode, request)
 
     async def _exchange(self, episode: "_Episode", request: dict[str, Any], attachments: Sequence[bytes] = ()) -> Frame:
         """Sends an episode's worker one request and takes its answer; a worker that gives none is killed."""

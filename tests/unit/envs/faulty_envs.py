@@ -175,6 +175,19 @@ class Saved(Faulty):
         self.value = int(data)
 
 
+class SlowlySaved(Saved):
+    """The same, whose first snapshot makes a file and hangs."""
+
+    def __init__(self, *, mark: str) -> None:
+        self._mark = Path(mark)
+
+    def snapshot(self) -> bytes | None:
+        if not self._mark.exists():
+            self._mark.touch()
+            time.sleep(3600)
+        return super().snapshot()
+
+
 class Demonstrated(Faulty):
     """The counter with a demonstrator, who hangs over one seed."""
 
@@ -280,6 +293,7 @@ class Shifted(Corridor):
 gymnasium.register(id="Faulty-v0", entry_point=Faulty)
 gymnasium.register(id="ShortFaulty-v0", entry_point=Faulty, max_episode_steps=2)
 gymnasium.register(id="Saved-v0", entry_point=Saved)
+gymnasium.register(id="SlowlySaved-v0", entry_point=SlowlySaved)
 gymnasium.register(id="Demonstrated-v0", entry_point=Demonstrated)
 gymnasium.register(id="Slow-v0", entry_point=Slow)
 gymnasium.register(id="Corridor-v0", entry_point=Corridor, max_episode_steps=5)

@@ -326,6 +326,26 @@ def test_a_worker_killed_under_a_call_costs_no_episode(tmp_path: Path) -> None:
     play(scenario, replace(CONFIG, call_timeout_s=30.0))
 
 
+def test_a_worker_killed_under_a_snapshot_costs_no_episode(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def scenario(client: EnvClient) -> None:
+        await client.reset("a", 10, None)
+        await add(client, "a", 5)
+        pid = await worker_pid(client, "a")
+        recording = asyncio.ensure_future(client.record("a"))
+        while not mark.exists():
+            await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        record = await recording
+        assert (record.num_snapshot_steps, record.calls) == (2, ())
+        assert (await add(client, "a", 1)).observation == "16"
+        assert client.counters.environment_failures == 0
+
+    config = replace(CONFIG, id="faulty_envs:SlowlySaved-v0", kwargs={"mark": str(mark)}, call_timeout_s=30.0)
+    play(scenario, config)
+
+
 def test_an_episode_that_begins_on_a_killed_worker_begins_on_the_next(tmp_path: Path) -> None:
     async def scenario(client: EnvClient) -> None:
         await client.reset("other", 20, None)
