@@ -1,6 +1,7 @@
 """Checkpoints of a run: folders that appear whole, with a manifest of digests; the last few and the best are kept.
 
 checkpoints/step-00000025/
+    config.yaml       the run's configuration: a checkpoint of another run is told by it
     manifest.json     file name to size and SHA-256, of every other file; what it does not name is nobody's
     controller.json   step, task cursor, ledger of the buffer, lineage, best score
     learner/          each rank's weights and optimiser state
@@ -20,6 +21,9 @@ from typing import Any
 from segue.actors.errors import RunError
 from segue.actors.replacement import replace_folder
 from segue.actors.run_folder import write_json
+from segue.conf.errors import ConfigError
+from segue.conf.keys import flatten
+from segue.conf.load import STORED_NAME, load_stored_config
 
 CONTROLLER_NAME = "controller.json"
 LEARNER_NAME = "learner"
@@ -27,6 +31,8 @@ _MANIFEST_NAME = "manifest.json"
 _NAME = re.compile(r"step-([0-9]{8,})")
 _PARTIAL_PREFIX = ".partial-"
 _DAMAGED_PREFIX = "damaged-"
+# keys, or whole sections, that tell one run from another: weights and tasks of the one mean nothing to the other
+_IDENTITY = ("seed", "model", "tokenizer", "env.id")
 
 
 class CheckpointStore:
@@ -34,6 +40,7 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, *, keep_last: int) -> None:
         self._folder = folder
+        self._config = folder.parent / STORED_NAME
         self._keep_last = keep_last
 
     def path(self, step: int) -> Path:
@@ -57,6 +64,8 @@ class CheckpointStore:
             (partial / LEARNER_NAME).mkdir(parents=True)
             write_learner(partial / LEARNER_NAME)
             write_json(partial / CONTROLLER_NAME, controller_state)
+            if self._config.is_file():
+                shutil.copy(self._config, partial / STORED_NAME)
             write_json(partial / _MANIFEST_NAME, _digests(partial))
         except Exception:
             # the disk may be full
@@ -121,12 +130,27 @@ class CheckpointStore:
         if not isinstance(wanted, dict) or CONTROLLER_NAME not in wanted:
             return f"{folder.name}: no readable manifest (no table of files)"
         wrong = sorted(name for name, entry in wanted.items() if _entry(folder / name) != entry)
-        return f"{folder.name}: {', '.join(wrong)} missing or damaged" if wrong else None
+        if wrong:
+            return f"{folder.name}: {', '.join(wrong)} missing or damaged"
+        if STORED_NAME not in wanted or not self._config.is_file():
+            return None
+        try:
+            different = _differences(folder, self._config.parent)
+        except ConfigError as error:
+            return f"{folder.name}: {error}"
+        return f"{folder.name}: of another run ({'; '.join(different)})" if different else None
 
     def _set_aside(self, path: Path) -> None:
         stem = _DAMAGED_PREFIX + path.name
         names = [stem, *(f"{stem}-{number}" for number in range(2, 1000))]
         path.rename(next(target for target in map(self._folder.joinpath, names) if not target.exists()))
+
+
+def _differences(checkpoint: Path, run_folder: Path) -> list[str]:
+    """What makes a checkpoint another run's."""
+    there, here = (flatten(load_stored_config(folder)) for folder in (checkpoint, run_folder))
+    keys = [key for key in there if any(key == name or key.startswith(f"{name}.") for name in _IDENTITY)]
+    return [f"{key}: {there[key]} there, {here[key]} here" for key in keys if there[key] != here[key]]
 
 
 def _digests(folder: Path) -> dict[str, dict[str, Any] | None]:

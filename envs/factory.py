@@ -128,8 +128,8 @@ class EnvFactory:
     def _import(self, module: str) -> None:
         if not all(part.isidentifier() for part in module.split(".")):
             raise EnvironmentSetupError(
-                "env.id must be an id of gymnasium's, behind the dotted name of the module that registers it and a colon "
-                f"(my_package:MyEnv-v0), got {self._config.id}"
+                "env.id must be an id of gymnasium's, behind the dotted name of the module that registers it and "
+                f"a colon (my_package:MyEnv-v0), got {self._config.id}"
             )
         folder = self._config.import_folder or os.getcwd()
         # appended: a file of the user's must not hide an installed package

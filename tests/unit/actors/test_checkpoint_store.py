@@ -1,5 +1,6 @@
 """Checkpoints appear whole, are found newest first, and are pruned to the last few and the best."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.errors import RunError
 from segue.actors.replacement import finish_replacements
+from segue.conf.load import config_to_yaml, load_config
 
 
 def make_store(tmp_path: Path, keep_last: int = 2) -> CheckpointStore:
@@ -152,3 +154,32 @@ def test_a_half_written_checkpoint_of_a_killed_run_is_deleted(tmp_path: Path) ->
     (tmp_path / "checkpoints" / ".partial-00000002").mkdir()
     store.set_aside_after(1)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def store_config(folder: Path, *overrides: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(config_to_yaml(load_config(overrides)))
+
+
+def test_a_whole_checkpoint_of_another_run_is_named_and_set_aside(tmp_path: Path) -> None:
+    other, own = tmp_path / "other", tmp_path / "own"
+    store_config(other, "seed=1", "model.hidden_size=64", "train.steps=9", "learner.optimizer.lr=1.0")
+    store_config(own, "train.steps=5")
+    save(make_store(other), 7)
+    store = make_store(own)
+    save(store, 3)
+    assert (store.path(3) / "config.yaml").read_bytes() == (own / "config.yaml").read_bytes()
+    shutil.copytree(make_store(other).path(7), store.path(7))
+    fault = "step-00000007: of another run (seed: 1 there, 0 here; model.hidden_size: 64 there, 96 here)"
+    assert store.load_newest() == (3, {"step": 3}, [fault])
+    store.set_aside_after(3)
+    names = sorted(path.name for path in (own / "checkpoints").iterdir())
+    assert names == ["damaged-step-00000007", "step-00000003"]
+
+
+def test_a_checkpoint_of_the_run_before_its_steps_were_raised_is_its_own(tmp_path: Path) -> None:
+    store_config(tmp_path, "train.steps=5")
+    store = make_store(tmp_path)
+    save(store, 5)
+    store_config(tmp_path, "train.steps=9", "cluster.threads=2")
+    assert store.load_newest() == (5, {"step": 5}, [])
