@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from segue.conf.secret import mask_override
+
 _PACKAGES = (
     "segue",
     "torch",
@@ -27,10 +29,10 @@ _PACKAGES = (
 
 
 def launch_facts(command: str, arguments: list[str]) -> dict[str, Any]:
-    """Facts of this launch, as JSON values."""
+    """Facts of this launch, as JSON values; the command line without the secrets in it, and no environment variable."""
     return {
         "command": command,
-        "command_line": ["segue", command, *arguments],
+        "command_line": ["segue", command, *map(mask_override, arguments)],
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},

@@ -36,6 +36,7 @@ from segue.conf.keys import (
 from segue.conf.model_config import ModelConfig
 from segue.conf.rules import check_rules
 from segue.conf.schema import EnvConfig, SegueConfig
+from segue.conf.secret import MASK, mask_override, names_secret
 
 GROUPS = ("model", "env", "experiment")
 STORED_NAME = "config.yaml"
@@ -129,7 +130,7 @@ def job_overrides(overrides: Sequence[str]) -> list[list[str]]:
             some = itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1)
             values = [f"{override.get_key_element()}={value}" for value in some]
         if len(jobs) * len(values) > MAX_JOBS:
-            raise ConfigError(f"--multirun must come to at most {MAX_JOBS} jobs, got more with {text}")
+            raise ConfigError(f"--multirun must come to at most {MAX_JOBS} jobs, got more with {mask_override(text)}")
         jobs = [[*job, value] for job in jobs for value in values]
     return jobs
 
@@ -234,7 +235,7 @@ def _based_on_stored(fresh: SegueConfig, parsed: list[Override], launch: Path) -
 def _refuse_changes(stored: SegueConfig, config: SegueConfig) -> None:
     before, after = flatten(stored), flatten(config)
     changed = [
-        f"{key}: {before.get(key)} -> {after.get(key)}"
+        f"{key}: {MASK} -> {MASK}" if names_secret(key) else f"{key}: {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and not _is_changeable(key)
     ]
@@ -281,6 +282,8 @@ def _parse(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_overrides([text])[0]
     except OverrideParseException as error:
+        if (shown := mask_override(text)) != text:
+            raise ConfigError(f"override must read key=value, got {shown!r}, whose value needs quotes") from error
         reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing"))
         raise ConfigError(f"override must read key=value, got {text!r}: {reason}{_quoting(text)}") from error
     if not override.key_or_group:

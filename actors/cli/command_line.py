@@ -18,6 +18,7 @@ from segue.conf.load import (
     load_stored_config,
 )
 from segue.conf.schema import SegueConfig
+from segue.conf.secret import mask_override
 
 
 def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -85,14 +86,18 @@ def run_jobs(command: str, overrides: list[str]) -> int:
         try:
             load_config(job, command)
         except ConfigError as error:
-            raise ConfigError(f"{error}, in segue {command} {' '.join(job)}") from error
+            raise ConfigError(f"{error}, in {_shown(command, job)}") from error
     codes = []
     with JobList() as job_list:
         for number, job in enumerate(jobs):
-            print(f"job {number + 1} of {len(jobs)}: segue {command} {' '.join(job)}", flush=True)
+            print(f"job {number + 1} of {len(jobs)}: {_shown(command, job)}", flush=True)
             # -P: the folder that this was called in must not hide packages
             codes.append(job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job]))
     return next((code for code in codes if code), 0)
+
+
+def _shown(command: str, job: list[str]) -> str:
+    return " ".join(["segue", command, *map(mask_override, job)])
 
 
 def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]]:
