@@ -8,7 +8,7 @@ Promises (each a test in tests/unit/actors/test_buffer.py):
     - A group is handed out at most `max_uses` times on the restored line, uncommitted uses included.
     - After `restore`, uses since the checkpoint are undone and their groups are ready again; files that finished
       after the checkpoint are found, of each task the one of the latest incarnation; half-written ones are removed.
-    - A file that is no group of this run's tasks is left alone.
+    - A file that is no group of this run's tasks is left alone; one of a task that is done with is removed.
     - A dropped group is never handed out, and the ledger says why.
     - A file is deleted only when its group is done with and the oldest kept checkpoint contains that.
 """
@@ -20,8 +20,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from segue.actors.group_record import SUFFIX, GroupRecord, make_record, record_from_json, record_to_json
-from segue.rollout.trajectory_file import TrajectoryFileError, load_group
+from segue.actors.group_record import GroupRecord, make_record, record_from_json, record_to_json
+from segue.rollout.trajectory_file import SUFFIX, TrajectoryFileError, file_name, load_group
 
 
 class DropReason(Enum):
@@ -35,6 +35,8 @@ class DropReason(Enum):
     """The file is missing, cut short or of another digest."""
     empty = "empty"
     """No member has a token to train: all ended in infrastructure failures."""
+    superseded = "superseded"
+    """A restore found it beside another group of its task, which trains instead."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +49,16 @@ class _Entry:
 
     def last_step(self) -> int:
         return self.dropped_at if self.dropped is not None else max(self.uses)
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """Files that a restore could not take up, by name."""
+
+    damaged: dict[str, int | None]
+    """With the number of the task that the ledger has for it, None where it has none."""
+    superseded: list[str] = field(default_factory=list)
+    """Removed, since their tasks have another group."""
 
 
 class Buffer:
@@ -75,11 +87,29 @@ class Buffer:
             assert self._is_ready(entry), f"group {record.group_id} is not ready"
             entry.uses.append(step)
 
+    def give_back(self, records: Iterable[GroupRecord], *, step: int) -> None:
+        """The step that groups were handed out to was not taken."""
+        for record in records:
+            self._entries[record.group_id].uses.remove(step)
+
+    def find(self, group_id: str, number: int) -> GroupRecord | None:
+        """The record of a group whose file stands whole though nobody told of it; None where there is none."""
+        path = self._folder / file_name(group_id)
+        try:
+            return _read_record(path, number) if path.is_file() else None
+        except TrajectoryFileError:
+            return None
+
     def drop(self, group_id: str, reason: DropReason, *, step: int) -> None:
         """Never hand the group out again."""
         entry = self._entries[group_id]
         entry.dropped = reason
         entry.dropped_at = step
+
+    def discard(self, group_id: str) -> None:
+        """Forget a group whose file is damaged: its task's next group has its name."""
+        entry = self._entries.pop(group_id)
+        (self._folder / entry.record.file).unlink(missing_ok=True)
 
     def numbers(self) -> list[int]:
         """Numbers of the tasks whose groups are ready or have trained."""
@@ -103,14 +133,15 @@ class Buffer:
             ]
         }
 
-    def restore(self, state: dict[str, Any], number_of: Callable[[str], int | None]) -> dict[str, int | None]:
+    def restore(
+        self, state: dict[str, Any], number_of: Callable[[str], int | None], is_open: Callable[[int], bool]
+    ) -> Findings:
         """Return to a checkpoint's ledger and take up files that finished since.
 
         Args:
             state: of `state()`; empty for the start of a run.
-            number_of: task id to its number in the stream; None for an id of no task.
-        Returns:
-            Name of each damaged file, and the number of the task that the ledger has for it.
+            number_of: task id to its number in the stream; None for an id of no task, whose files are left alone.
+            is_open: whether a task's group was still to come when the checkpoint was made.
         """
         self._entries = {}
         for item in state.get("entries", ()):
@@ -123,7 +154,11 @@ class Buffer:
             )
         for partial in self._folder.glob(f".*{SUFFIX}.*.tmp"):
             partial.unlink()
-        return {**self._drop_damaged(), **dict.fromkeys(self._take_up_new(number_of))}
+        damaged = self._drop_damaged()
+        lost = set(damaged.values())
+        findings = Findings(damaged=dict(damaged))
+        self._take_up_new(number_of, lambda number: is_open(number) or number in lost, findings)
+        return findings
 
     def collect(self, oldest_kept_step: int) -> None:
         """Delete files whose group is done with, where the oldest kept checkpoint contains that."""
@@ -135,8 +170,8 @@ class Buffer:
     def _is_ready(self, entry: _Entry) -> bool:
         return entry.dropped is None and len(entry.uses) < self._max_uses
 
-    def _drop_damaged(self) -> dict[str, int | None]:
-        damaged: dict[str, int | None] = {}
+    def _drop_damaged(self) -> dict[str, int]:
+        damaged: dict[str, int] = {}
         for entry in self._entries.values():
             if self._is_ready(entry):
                 path = self._folder / entry.record.file
@@ -147,33 +182,41 @@ class Buffer:
                     damaged[path.name] = entry.record.number
         return damaged
 
-    def _take_up_new(self, number_of: Callable[[str], int | None]) -> Iterable[str]:
+    def _take_up_new(
+        self, number_of: Callable[[str], int | None], is_open: Callable[[int], bool], findings: Findings
+    ) -> None:
         known = set(self.numbers())
         for path, task_id in self._new_files():
             number = number_of(task_id)
             if number is None:
                 continue
-            if number in known:
+            if number in known or not is_open(number):
                 # else it would train as well, once the ledger has forgotten the other
                 path.unlink()
+                findings.superseded.append(path.name)
                 continue
             try:
-                group = load_group(path)
+                record = _read_record(path, number)
             except TrajectoryFileError:
                 path.unlink()
-                yield path.name
+                findings.damaged[path.name] = None
                 continue
             known.add(number)
-            # the file alone tells its digest: what was recorded since the checkpoint went with the process
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            self.add(make_record(group, number=number, digest=digest, rollout_s=0.0))
+            self.add(record)
 
     def _new_files(self) -> list[tuple[Path, str]]:
         """Files that the ledger does not have and whose name is a group's, latest incarnations first, and task ids."""
         found: list[tuple[int, Path, str]] = []
         for path in self._folder.glob("*" + SUFFIX):
-            group_id = path.name.removesuffix(SUFFIX)
+            group_id = path.stem
             task_id, _, incarnation = group_id.rpartition(".")
             if group_id not in self._entries and incarnation.isdecimal() and path.is_file():
                 found.append((int(incarnation), path, task_id))
         return [(path, task_id) for _, path, task_id in sorted(found, reverse=True)]
+
+
+def _read_record(path: Path, number: int) -> GroupRecord:
+    """The record of a file that alone tells its digest: what was recorded of it went with a process."""
+    group = load_group(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return make_record(group, number=number, digest=digest, rollout_s=0.0)

@@ -21,12 +21,16 @@ a second use may leave, are masked, or their group dropped. Imitation runs throu
 for groups (`phase.py`).
 
 Everything that matters is in files: groups in the buffer folder, the rest in checkpoints. One clock: learner steps.
+
+A lost rollout actor is the pool's to mend (`rollout_pool.py`). A lost learner takes the loop back to the newest
+checkpoint, as a new launch would, but rollout goes on with what its weights are still on the line for. A damaged group
+is dropped and its task drawn again.
 """
 
 import shutil
 import time
-from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +38,20 @@ from segue.actors.batch_order import Place, next_batch
 from segue.actors.buffer import Buffer, DropReason
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.console import ConsoleView
-from segue.actors.errors import Interrupted, RunError
+from segue.actors.errors import ActorLost, Interrupted, RunError
 from segue.actors.failure_watch import FailureWatch
+from segue.actors.faults import Fault, FaultLog
 from segue.actors.group_record import GroupRecord
 from segue.actors.held_out import Mode, play_held_out, standard_modes, variant_modes
 from segue.actors.learner_actor import TrainRequest
+from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage, measure_staleness
 from segue.actors.phase import Phase
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.recorder import Recorder, Values
 from segue.actors.replacement import replace_folder
-from segue.actors.rollout_actor import RolloutStats
+from segue.actors.rollout_pool import Job, RolloutPool
+from segue.actors.rollout_stats import RolloutStats
 from segue.actors.run_folder import RunFolder
 from segue.actors.step_metrics import (
     StepClock,
@@ -55,13 +62,13 @@ from segue.actors.step_metrics import (
     staleness_metrics,
     usage_metrics,
 )
-from segue.actors.supervise import Fleet, Member
-from segue.actors.task import Task, TaskStream
+from segue.actors.task import Task, TaskStream, is_open
 from segue.actors.totals import Totals
 from segue.actors.weight_channel import WeightTicket
 from segue.conf.rules import SAMPLED_MODE
 from segue.conf.schema import SegueConfig
 from segue.envs.client import EnvCounters
+from segue.learner.failure import DamagedGroupsError
 
 # failed groups in a row, in batches, that may be chance
 _MAX_FAILED_BATCHES = 2
@@ -72,7 +79,7 @@ class _Flight:
     """A group that is played."""
 
     task: Task
-    member: Member
+    job: Job
     step: int
     """Learner steps done when it was asked for."""
 
@@ -87,11 +94,14 @@ class Controller:
         *,
         folder: RunFolder,
         store: CheckpointStore,
-        fleet: Fleet,
+        pool: RolloutPool,
+        learners: LearnerRanks,
         recorder: Recorder,
+        faults: FaultLog,
         view: ConsoleView,
         meter: ProcessMeter,
         lineage: Lineage,
+        initial_model: Path | None,
         started: float,
     ) -> None:
         """Args are what a run is made of; `started` is the `time.monotonic()` at which this launch began."""
@@ -99,26 +109,26 @@ class Controller:
         self._phase = phase
         self._folder = folder
         self._store = store
-        self._fleet = fleet
+        self._pool = pool
+        self._learners = learners
         self._recorder = recorder
+        self._faults = faults
         self._view = view
         self._meter = meter
         self._lineage = lineage
+        self._initial_model = initial_model
         self._started = started
         self._clock = StepClock()
         self._buffer = Buffer(folder.groups, max_uses=phase.max_uses)
-        self._tasks = TaskStream(
-            kind=phase.task_kind,
-            run_seed=config.seed,
-            seed_limit=config.eval.seed_start,
-            incarnation=lineage.incarnation,
-        )
-        self._in_flight: dict[Any, _Flight] = {}
+        self._tasks = TaskStream(kind=phase.task_kind, run_seed=config.seed, seed_limit=config.eval.seed_start)
+        self._in_flight: dict[Job, _Flight] = {}
         self._failures = FailureWatch(_MAX_FAILED_BATCHES * phase.groups_per_step)
         self._published: WeightTicket | None = None
-        self._rollout_stats: list[RolloutStats] = []
-        self._environments = [EnvCounters() for _ in fleet.rollout]
+        self._rollout_stats = RolloutStats()
+        self._environments = EnvCounters()
         self._totals = Totals()
+        self._num_losses = 0
+        self._is_restored = False
         self._best: tuple[float, int] | None = None
         self._evaluated_step = 0
         self.step = 0
@@ -129,31 +139,74 @@ class Controller:
 
         Raises:
             Interrupted: the user asked the run to end; a checkpoint of the last finished step stands.
-            RunError: an actor died, failed, or kept the loop waiting beyond its deadline.
+            RunError: something failed, kept the loop waiting beyond its deadline, or was lost again and again.
         """
-        try:
-            self._evaluate_before()
-            # the launch before may have ended in it
+        loss: ActorLost | None = None
+        while True:
+            try:
+                if loss is not None:
+                    self._go_back(loss)
+                self._run_to_end()
+                return
+            except Interrupted:
+                if self._is_restored:
+                    self._checkpoint()
+                raise
+            # the pool mends its own losses: this is the learner's
+            except ActorLost as error:
+                loss = error
+
+    def _run_to_end(self) -> None:
+        self._evaluate_before()
+        # the launch before may have ended in it
+        self._evaluate_when_due()
+        while self.step < self._phase.num_steps:
+            self._clock.begin_step()
+            self._request_groups()
+            records = self._take_batch()
+            report = self._learn(records)
+            if report is None:
+                continue
+            self._publish_weights(is_needed=self._phase.publishes_every_step)
+            self._record_step(records, report)
             self._evaluate_when_due()
-            while self.step < self._phase.num_steps:
-                self._clock.begin_step()
-                self._request_groups()
-                records = self._take_batch()
-                report = self._learn(records)
-                self._publish_weights(is_needed=self._phase.publishes_every_step)
-                self._record_step(records, report)
-                self._evaluate_when_due()
-                self._checkpoint_when_due()
-            self._evaluate_after()
-        except Interrupted:
-            self._checkpoint()
-            raise
+            self._checkpoint_when_due()
+        self._evaluate_after()
         self._checkpoint()
         self._export()
+
+    def _go_back(self, loss: ActorLost) -> None:
+        """Start the learner anew from the newest checkpoint; rollout goes on."""
+        self._num_losses += 1
+        if self._num_losses > self._config.cluster.max_losses:
+            raise RunError(
+                f"the learner was lost {self._num_losses} times in a row, with no step in between; last: {loss}"
+            ) from loss
+        self._is_restored = False
+        step, state, _ = self._store.load_newest()
+        self._faults.note(
+            Fault(who="learner", what=str(loss), done=f"all ranks start anew from step {step}; rollout goes on")
+        )
+        self._pool.forget_weights()
+        # what was begun with weights of undone steps has nothing to train
+        undone = [flight.job for flight in self._in_flight.values() if flight.step > step]
+        self._pool.call_off(undone)
+        for job in undone:
+            del self._in_flight[job]
+        self._lineage = self._lineage.restored(step)
+        self._folder.note_restore(step)
+        self._recorder.begin_incarnation(self._lineage.incarnation, step)
+        self._learners.start(None if step else self._initial_model)
+        before = self.evaluations.get("before")
+        self.restore(step, state)
+        if before is not None:
+            # the same, also where no checkpoint has it yet
+            self.evaluations["before"] = before
 
     def restore(self, step: int, state: dict[str, Any]) -> None:
         """Take up a checkpoint, and groups that finished after it; step 0 and an empty state start anew."""
         self.step = step
+        self._published = None
         self.evaluations = state.get("evaluations", {})
         if step < self._phase.num_steps:
             # played when the run was to have fewer steps
@@ -161,17 +214,31 @@ class Controller:
         self._evaluated_step = state.get("evaluated_step", 0)
         self._best = None if state.get("best") is None else (state["best"][0], state["best"][1])
         self._totals = Totals.from_json(state.get("totals", {}))
-        damaged = self._buffer.restore(state.get("buffer", {}), self._tasks.number_of)
-        self._drop_unfit()
-        lost = [number for number in damaged.values() if number is not None]
-        self._tasks.restore(state.get("tasks", {}), self._buffer.numbers(), lost)
-        for name in damaged:
-            self._view.say(f"group file {name} is damaged; its task is played again")
-            self._totals.dropped[DropReason.damaged.value] += 1
+        self._restore_groups(state.get("buffer", {}), state.get("tasks", {}))
         if step:
             folder = self._store.path(step) / LEARNER_NAME
-            self._ask_learners("load", folder, what=f"the learner to load {folder}")
+            self._learners.ask("load", folder, what=f"the learner to load {folder}")
         self._publish_weights(is_needed=True)
+        self._is_restored = True
+
+    def _restore_groups(self, buffer: dict[str, Any], tasks: dict[str, Any]) -> None:
+        """Ledger and cursor of a checkpoint, beside what stands in the folder and what is in flight."""
+        played = {flight.task.number for flight in self._in_flight.values()}
+
+        def number_of(task_id: str) -> int | None:
+            # a file of what is in flight is heard of in its turn
+            number = self._tasks.number_of(task_id)
+            return None if number in played else number
+
+        findings = self._buffer.restore(buffer, number_of, lambda number: is_open(tasks, number))
+        self._totals.dropped[DropReason.superseded.value] += len(findings.superseded)
+        self._drop_unfit()
+        lost = [number for number in findings.damaged.values() if number is not None]
+        self._tasks.restore(
+            tasks, self._lineage.incarnation, finished=self._buffer.numbers(), lost=lost, in_flight=played
+        )
+        for name in findings.damaged:
+            self._note_damage(name)
 
     def summary(self) -> dict[str, Any]:
         """What the run did and cost so far."""
@@ -189,10 +256,9 @@ class Controller:
         wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
         while len(self._in_flight) + len(self._buffer.ready()) < wanted:
             task = self._tasks.draw()
-            busy = Counter(flight.member.name for flight in self._in_flight.values())
-            member = min(self._fleet.rollout, key=lambda member: busy[member.name])
-            reference = self._fleet.call(member, self._phase.play, task)
-            self._in_flight[reference] = _Flight(task=task, member=member, step=self.step)
+            find = partial(self._buffer.find, task.group_id, task.number)
+            job = self._pool.submit(self._phase.play, task, find_done=find)
+            self._in_flight[job] = _Flight(task=task, job=job, step=self.step)
 
     def _take_batch(self) -> list[GroupRecord]:
         """Wait until a batch of groups is ready, and take it."""
@@ -200,8 +266,8 @@ class Controller:
         with self._clock.part("wait"):
             while (batch := self._next_batch()) is None:
                 what = f"groups for step {self.step + 1} ({len(self._buffer.ready())} are ready)"
-                for reference, record in self._fleet.wait_any(list(self._in_flight), timeout_s=timeout_s, what=what):
-                    self._tasks.settle(self._in_flight.pop(reference).task.number)
+                for job, record in self._pool.wait_any(list(self._in_flight), timeout_s=timeout_s, what=what):
+                    self._tasks.settle(self._in_flight.pop(job).task.number)
                     self._buffer.add(record)
                     self._failures.see(record)
                 self._request_groups()
@@ -223,18 +289,39 @@ class Controller:
         steps = [version.step for version, _ in record.tokens_by_version if not self._lineage.is_lost(version)]
         return Place(number=record.number, oldest_step=min(steps), is_used=bool(self._buffer.uses(record.group_id)))
 
-    def _learn(self, records: list[GroupRecord]) -> Values:
-        """One step of the learner on a batch; its metrics."""
+    def _learn(self, records: list[GroupRecord]) -> Values | None:
+        """One step of the learner on a batch; its metrics, or None where a damaged group kept it from being taken."""
         request = TrainRequest(
             files=tuple((self._folder.groups / record.file, record.digest) for record in records),
             step=self.step,
             restored_steps=self._lineage.restored_steps,
         )
-        with self._clock.part("learn"):
-            reports = self._ask_learners(self._phase.learn, request, what=f"learner step {self.step + 1}")
+        try:
+            with self._clock.part("learn"):
+                reports = self._learners.ask(self._phase.learn, request, what=f"learner step {self.step + 1}")
+        except RunError as error:
+            if not isinstance(error.__cause__, DamagedGroupsError):
+                raise
+            self._buffer.give_back(records, step=self.step + 1)
+            self._drop_damaged(records, error.__cause__.group_ids)
+            return None
         self.step += 1
+        self._num_losses = 0
         self._totals.add_batch(records)
         return reports[0]
+
+    def _drop_damaged(self, records: list[GroupRecord], group_ids: tuple[str, ...]) -> None:
+        for record in records:
+            if record.group_id in group_ids:
+                self._buffer.discard(record.group_id)
+                self._tasks.put_back(record.number)
+                self._note_damage(record.file)
+
+    def _note_damage(self, file: str) -> None:
+        self._totals.dropped[DropReason.damaged.value] += 1
+        self._faults.note(
+            Fault(who="buffer", what=f"group file {file} is damaged", done="dropped; its task is played again")
+        )
 
     def _publish_weights(self, *, is_needed: bool) -> None:
         """Hand the present weights to every rollout actor, unless nobody needs them or all have them."""
@@ -242,10 +329,8 @@ class Controller:
         if not is_needed or (self._published is not None and self._published.version == version):
             return
         with self._clock.part("publish"):
-            ticket = self._ask_learners("publish", version, what=f"weights of step {self.step}")[0]
-            timeout_s, what = self._config.learner.step_timeout_s, "rollout to take up weights"
-            self._fleet.ask_all(self._fleet.rollout, "set_weights", ticket, timeout_s=timeout_s, what=what)
-        # holds the buffer in the object store until the next one is taken up
+            ticket = self._learners.ask("publish", version, what=f"weights of step {self.step}")[0]
+            self._pool.publish(ticket)
         self._published = ticket
 
     def _record_step(self, records: list[GroupRecord], report: Values) -> None:
@@ -256,13 +341,15 @@ class Controller:
             "buffer/ready/groups": len(self._buffer.ready()),
             "buffer/in_flight/groups": len(self._in_flight),
             "buffer/dropped/groups": self._totals.dropped.total(),
+            "loop/faults/count": self._faults.count,
             **usage_metrics(self._meter.read_if_due()),
             **self._clock.end_step(self._phase.num_steps - self.step),
         }
-        before, self._rollout_stats = self._rollout_stats, self._ask_rollout_stats()
+        before, self._rollout_stats = self._rollout_stats, self._pool.stats()
         # evaluations read the engine's counters anew, but the environments' go on from step to step
-        earlier, self._environments = self._environments, [stats.environments for stats in self._rollout_stats]
+        earlier, self._environments = self._environments, self._rollout_stats.environments
         values |= environment_metrics(earlier, self._environments)
+        self._note_environment_faults(earlier)
         if self._phase.max_staleness is not None:
             values |= rollout_metrics(before, self._rollout_stats)
             values |= self._policy_metrics(records, self._phase.max_staleness)
@@ -278,10 +365,25 @@ class Controller:
             "weights/update/bytes": self._published.size_bytes,
         }
 
+    def _note_environment_faults(self, earlier: EnvCounters) -> None:
+        now = self._environments
+        expired, died = now.calls_expired - earlier.calls_expired, now.workers_died - earlier.workers_died
+        if expired or died:
+            self._faults.note(
+                Fault(
+                    who="env workers",
+                    what=f"{expired} calls went past their deadline, {died} workers died",
+                    done=f"{now.workers_replaced - earlier.workers_replaced} replaced; episodes: "
+                    f"{now.episodes_restored - earlier.episodes_restored} restored, "
+                    f"{now.episodes_lost - earlier.episodes_lost} lost, "
+                    f"{now.environment_failures - earlier.environment_failures} ended as their environment's failure",
+                )
+            )
+
     def _evaluate_before(self) -> None:
         if "before" not in self.evaluations:
             self.evaluations["before"] = self._evaluate(standard_modes(self._config))
-        self._rollout_stats = self._ask_rollout_stats()
+        self._rollout_stats = self._pool.stats()
 
     def _evaluate_when_due(self) -> None:
         every = self._phase.eval_every
@@ -289,7 +391,7 @@ class Controller:
         if is_due and self._evaluated_step != self.step:
             self._publish_weights(is_needed=True)
             self._note_evaluated(self._evaluate(standard_modes(self._config)))
-            self._rollout_stats = self._ask_rollout_stats()
+            self._rollout_stats = self._pool.stats()
 
     def _evaluate_after(self) -> None:
         if "after" in self.evaluations:
@@ -304,7 +406,7 @@ class Controller:
         for mode in modes:
             start = time.monotonic()
             keep_as = self._folder.trajectories / f"step-{self.step:08d}-{mode.name}"
-            evaluation = play_held_out(self._fleet, self._config, mode, keep_as=keep_as, show=self._view.set_status)
+            evaluation = play_held_out(self._pool, self._config, mode, keep_as=keep_as, show=self._view.set_status)
             values = evaluation_metrics(mode.name, evaluation, time.monotonic() - start)
             self._recorder.write("eval", self.step, values)
             results[mode.name] = evaluation.to_json()
@@ -340,7 +442,7 @@ class Controller:
         partial = self._folder.export.with_name(f".partial-{self._folder.export.name}")
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            self._ask_learners("export", partial, what="the learner to export the model")
+            self._learners.ask("export", partial, what="the learner to export the model")
         except RunError:
             # the disk may be full
             shutil.rmtree(partial, ignore_errors=True)
@@ -369,13 +471,4 @@ class Controller:
         return DropReason.stale if is_stale else None
 
     def _save_learners(self, folder: Path) -> None:
-        self._ask_learners("save", folder, what="the learner to write a checkpoint")
-
-    def _ask_learners(self, method: str, *arguments: Any, what: str) -> list[Any]:
-        """Ask every rank the same, under the deadline of a step."""
-        timeout_s = self._config.learner.step_timeout_s
-        return self._fleet.ask_all(self._fleet.learners, method, *arguments, timeout_s=timeout_s, what=what)
-
-    def _ask_rollout_stats(self) -> list[RolloutStats]:
-        timeout_s, what = self._config.train.wait_timeout_s, "rollout actors' counters"
-        return self._fleet.ask_all(self._fleet.rollout, "stats", timeout_s=timeout_s, what=what)
+        self._learners.ask("save", folder, what="the learner to write a checkpoint")

@@ -1,8 +1,16 @@
-"""Why a run ends before its last step."""
+"""Why a run, or a part of it, does not go on."""
 
 
 class RunError(RuntimeError):
     """The run cannot go on: one message that says who, what and what to do."""
+
+
+class ActorLost(RunError):
+    """An actor's process is gone, or gives no answer: another can take its place."""
+
+
+class RayLost(RunError):
+    """Ray itself is gone on this machine, and every actor with it: the run goes on with a new one."""
 
 
 class Interrupted(Exception):

@@ -7,11 +7,13 @@ from typing import Any
 from rich.console import Console
 
 from segue.actors.console import ConsoleView, before_and_after
+from segue.actors.faults import FaultLog
 from segue.actors.held_out import play_held_out, standard_modes, variant_modes
 from segue.actors.preflight import check_before_start, check_environment, trained_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts
-from segue.actors.recorder import JsonlSink, Recorder
+from segue.actors.recorder import JsonlSink, Recorder, read_faults
+from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.step_metrics import evaluation_metrics
 from segue.actors.summary import rows_before_and_after
@@ -46,13 +48,18 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
     view = ConsoleView(command="eval", num_steps=0, is_live=config.run.console)
     results: dict[str, Any] = {}
     with view, supervised(config, folder.path, view.say) as fleet:
-        fleet.start(num_rollout=config.cluster.rollout_actors, num_learners=0, exported_model=model)
-        folder.begin(config, {**facts, "restored_step": 0})
-        recorder = Recorder([JsonlSink(folder.metrics, incarnation=0), view])
+        faults = FaultLog(view.say)
+        pool = RolloutPool(fleet, config, faults.note)
+        fleet.start()
+        pool.begin_start(config.cluster.rollout_actors, exported_model=model)
+        pool.wait_started()
+        folder.begin(config, {**facts, "restored_steps": [0]})
+        recorder = Recorder(JsonlSink(folder.metrics), [view])
+        faults.keep_with(lambda fault: recorder.write_fault(0, fault))
         for mode in (*standard_modes(config), *variant_modes(config)):
             begun = time.monotonic()
             evaluation = play_held_out(
-                fleet, config, mode, keep_as=folder.trajectories / mode.name, show=view.set_status
+                pool, config, mode, keep_as=folder.trajectories / mode.name, show=view.set_status
             )
             recorder.write("eval", 0, evaluation_metrics(mode.name, evaluation, time.monotonic() - begun))
             results[mode.name] = evaluation.to_json()
@@ -66,6 +73,7 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
         "wall_s": time.monotonic() - started,
         "cpu_s": usage.cpu_s,
         "peak_memory_bytes": usage.peak_memory_bytes,
+        "faults": read_faults(folder.metrics),
     }
     write_json(folder.summary, summary)
     console = Console()

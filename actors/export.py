@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
+from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.run_folder import RunFolder
 from segue.actors.supervise import supervised
 from segue.conf.errors import ConfigError
@@ -32,8 +33,8 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
         raise ConfigError(f"checkpoint must be whole, got {fault}")
     checkpoint = store.path(chosen) / LEARNER_NAME
     with supervised(config, run_folder, print) as fleet:
-        fleet.start(num_rollout=0, num_learners=config.cluster.learner_ranks, exported_model=None)
+        learners = LearnerRanks(fleet, config)
+        fleet.start()
+        learners.start(exported_model=None)
         for method, path in (("load", checkpoint), ("export", target)):
-            fleet.ask_all(
-                fleet.learners, method, path, timeout_s=config.learner.step_timeout_s, what=f"{method} {path}"
-            )
+            learners.ask(method, path, what=f"the learner to {method} {path}")

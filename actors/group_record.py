@@ -7,8 +7,7 @@ from typing import Any
 
 from segue.actors.episode import Episode, summarize
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Trajectory
-
-SUFFIX = ".safetensors"
+from segue.rollout.trajectory_file import file_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +28,6 @@ class GroupRecord:
     episodes: tuple[Episode, ...]
     rollout_s: float
     """Seconds between the start and the end of its play."""
-
-
-def file_name(group_id: str) -> str:
-    """Name of a group's file in the buffer folder."""
-    return group_id + SUFFIX
 
 
 def make_record(group: Group, *, number: int, digest: str, rollout_s: float) -> GroupRecord:

@@ -7,9 +7,10 @@ from typing import Any
 
 from segue.actors.evaluation import Evaluation, evaluate
 from segue.actors.rollout_actor import EvaluationRequest
-from segue.actors.supervise import Fleet
+from segue.actors.rollout_pool import RolloutPool
 from segue.conf.rules import GREEDY_MODE, SAMPLED_MODE
 from segue.conf.schema import SegueConfig
+from segue.rollout.trajectory_file import file_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,40 +36,33 @@ def variant_modes(config: SegueConfig) -> list[Mode]:
 
 
 def play_held_out(
-    fleet: Fleet, config: SegueConfig, mode: Mode, *, keep_as: Path | None, show: Callable[[str], None]
+    pool: RolloutPool, config: SegueConfig, mode: Mode, *, keep_as: Path | None, show: Callable[[str], None]
 ) -> Evaluation:
     """Play `eval.episodes` tasks in one mode, spread over the rollout actors.
 
     Args:
-        keep_as: name of the trajectories' files, less the actors' names; None keeps none.
+        keep_as: name of the trajectories' files, one for each actor's share, less its number; None keeps none.
         show: is told how far it is, in words.
     """
     seeds = range(config.eval.seed_start, config.eval.seed_start + config.eval.episodes)
-    num_actors = len(fleet.rollout)
-    calls = [
-        fleet.call(member, "evaluate", _request(config, mode, seeds[i::num_actors], keep_as))
-        for i, member in enumerate(fleet.rollout)
-    ]
-
-    asked: list[Any] = []
+    shares = [seeds[i :: pool.size] for i in range(pool.size)]
+    jobs = [pool.submit("evaluate", _request(config, mode, share, _part(keep_as, i))) for i, share in enumerate(shares)]
+    num_before = pool.latest_stats.num_held_out
 
     def show_progress() -> None:
-        # never waited for: an actor that is busy must not hold back the user's wish to end
-        counts = fleet.take_if_ready(asked) if asked else None
-        if counts is not None:
-            show(f"evaluating ({mode.name}) {sum(counts)}/{len(seeds)}")
-        if counts is not None or not asked:
-            asked[:] = [fleet.call(member, "num_played") for member in fleet.rollout]
+        # a share that is played again counts again
+        num_played = min(pool.latest_stats.num_held_out - num_before, len(seeds))
+        if num_played:
+            show(f"evaluating ({mode.name}) {num_played}/{len(seeds)}")
 
     show(f"evaluating ({mode.name})")
-    answers = fleet.wait(
-        calls,
-        timeout_s=config.eval.timeout_s,
-        what=f"{len(seeds)} held-out episodes",
-        is_interruptible=True,
-        meanwhile=show_progress,
-    )
+    what = f"{len(seeds)} held-out episodes"
+    answers = pool.wait_all(jobs, timeout_s=config.eval.timeout_s, what=what, meanwhile=show_progress)
     return evaluate([episode for episodes in answers for episode in episodes])
+
+
+def _part(keep_as: Path | None, number: int) -> Path | None:
+    return None if keep_as is None else keep_as.with_name(file_name(f"{keep_as.name}.{number}"))
 
 
 def _request(config: SegueConfig, mode: Mode, seeds: Sequence[int], keep_as: Path | None) -> EvaluationRequest:

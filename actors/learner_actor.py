@@ -65,11 +65,11 @@ class LearnerActor:
 
     def train_step(self, request: TrainRequest) -> Values:
         """One reinforcement step; metrics of all ranks together."""
-        return self._learner.train_step(_open(request), step=request.step, restored_steps=request.restored_steps)
+        return self._learner.train_step(self._open(request), step=request.step, restored_steps=request.restored_steps)
 
     def imitate_step(self, request: TrainRequest) -> Values:
         """One imitation step; metrics of all ranks together."""
-        return self._learner.imitate_step(_open(request), step=request.step)
+        return self._learner.imitate_step(self._open(request), step=request.step)
 
     def publish(self, version: PolicyVersion) -> WeightTicket | None:
         """Put the present weights where rollout actors find them; rank 0 returns the ticket."""
@@ -88,6 +88,8 @@ class LearnerActor:
         """Write the model as another implementation reads it."""
         self._learner.export(folder)
 
-
-def _open(request: TrainRequest) -> list[StoredGroup]:
-    return [open_group(path, digest=digest) for path, digest in request.files]
+    def _open(self, request: TrainRequest) -> list[StoredGroup]:
+        group_ids = [path.stem for path, _ in request.files]
+        return self._learner.read_together(
+            group_ids, lambda: [open_group(path, digest=digest) for path, digest in request.files]
+        )

@@ -6,6 +6,7 @@ the line: tokens sampled by them count as older than any bound (`segue.learner.s
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,15 @@ class Lineage:
 
     restored_steps: tuple[int, ...] = (0,)
     """For each incarnation, the step that it began at."""
+
+    @classmethod
+    def of_launches(cls, launches: Iterable[dict[str, Any]]) -> "Lineage":
+        """From what `run.json` says of each launch; a launch has an incarnation for each step that it went back to."""
+        return cls(restored_steps=tuple(step for launch in launches for step in launch["restored_steps"]))
+
+    def restored(self, step: int) -> "Lineage":
+        """The line as it goes on from a checkpoint's step."""
+        return Lineage(restored_steps=(*self.restored_steps, step))
 
     @property
     def incarnation(self) -> int:

@@ -77,6 +77,8 @@ METRICS: tuple[Metric, ...] = (
            "steady"),
     Metric("loop/eta/s", "s", _S, "steps left times the mean of the last ten",
            "falls"),
+    Metric("loop/faults/count", "faults", _S, "what went wrong and was mended in this launch; `summary.json` lists it",
+           "0; grows steadily: see who it is"),
     Metric("update/loss/total", "nats", _S,
            "loss of the step over all ranks, as normalised; imitation: mean cross-entropy",
            "imitation: falls; reinforcement: near 0, no trend to expect"),

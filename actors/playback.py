@@ -7,8 +7,10 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from segue.actors.faults import FaultLog
 from segue.actors.preflight import check_before_start, check_environment, trained_model
 from segue.actors.rollout_actor import EvaluationRequest
+from segue.actors.rollout_pool import RolloutPool
 from segue.actors.supervise import supervised
 from segue.conf.schema import SegueConfig
 from segue.model.tokenizer.base import Tokenizer
@@ -41,10 +43,13 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
         keep_as=None,
     )
     with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), console.print) as fleet:
-        fleet.start(num_rollout=1, num_learners=0, exported_model=model)
-        call = fleet.call(fleet.rollout[0], "demonstrate_held_out" if demonstrator else "sample", request)
+        pool = RolloutPool(fleet, config, FaultLog(console.print).note)
+        fleet.start()
+        # a demonstrator needs no weights
+        pool.begin_start(1, exported_model=model)
+        job = pool.submit("demonstrate_held_out" if demonstrator else "sample", request)
         what = f"{num_episodes} episodes"
-        (trajectories,) = fleet.wait([call], timeout_s=config.eval.timeout_s, what=what, is_interruptible=True)
+        ((_, trajectories),) = pool.wait_any([job], timeout_s=config.eval.timeout_s, what=what)
     tokenizer = load_tokenizer(config.tokenizer)
     for trajectory in trajectories:
         print_trajectory(console, trajectory, tokenizer)

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +13,12 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from segue.actors.faults import Fault
 from segue.actors.metrics import pattern_of
 
 Values = Mapping[str, float | None]
+
+_FAULT = "fault"
 
 
 class Sink(Protocol):
@@ -30,14 +34,22 @@ class Sink(Protocol):
 class JsonlSink:
     """`metrics.jsonl`: one object a line."""
 
-    def __init__(self, path: Path, incarnation: int) -> None:
+    def __init__(self, path: Path) -> None:
         _cut_partial_line(path)
         self._file = path.open("a")
-        self._incarnation = incarnation
+        self.incarnation = 0
+        """Of the lines that follow."""
 
     def write(self, kind: str, step: int, values: Values) -> None:
         """See `Sink`."""
-        line = {"kind": kind, "step": step, "incarnation": self._incarnation, "time": time.time(), "metrics": values}
+        self._append(kind, step, metrics=values)
+
+    def write_fault(self, step: int, fault: Fault) -> None:
+        """Record something that went wrong, in a line of kind `fault`."""
+        self._append(_FAULT, step, metrics={}, fault=asdict(fault))
+
+    def _append(self, kind: str, step: int, **members: Any) -> None:
+        line = {"kind": kind, "step": step, "incarnation": self.incarnation, "time": time.time(), **members}
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
 
@@ -85,10 +97,28 @@ class RayMetricsSink:
 
 
 class Recorder:
-    """Checks names against the list of metrics and hands values to every sink."""
+    """Checks names against the list of metrics and hands values to every sink.
 
-    def __init__(self, sinks: list[Sink]) -> None:
-        self._sinks = sinks
+    Args:
+        lines: takes faults as well; None keeps none.
+        sinks: the others.
+    """
+
+    def __init__(self, lines: JsonlSink | None, sinks: Sequence[Sink] = ()) -> None:
+        self._lines = lines
+        self._sinks = [*([] if lines is None else [lines]), *sinks]
+
+    def begin_incarnation(self, incarnation: int, step: int) -> None:
+        """The run goes on from this step; what was recorded of later ones does not count any more."""
+        if self._lines is not None:
+            self._lines.incarnation = incarnation
+        if incarnation:
+            self.write("restore", step, {})
+
+    def write_fault(self, step: int, fault: Fault) -> None:
+        """Record something that went wrong while the run was at this step."""
+        if self._lines is not None:
+            self._lines.write_fault(step, fault)
 
     def write(self, kind: str, step: int, values: Values) -> None:
         """Record the metrics of one event.
@@ -125,21 +155,36 @@ def read_metrics(path: Path, say: Callable[[str], None] = lambda text: None) -> 
     Args:
         say: is told of each line that cannot be read; such a line is left out.
     """
-    if not path.is_file():
-        return []
     kept: dict[Any, dict[str, Any]] = {}
+    for line in _read_lines(path, say):
+        if line["kind"] == "restore":
+            kept = {event: earlier for event, earlier in kept.items() if earlier["step"] <= line["step"]}
+        elif line["kind"] != _FAULT:
+            event = (line["kind"], line["step"], frozenset(line["metrics"]))
+            kept.pop(event, None)
+            kept[event] = line
+    return list(kept.values())
+
+
+def read_faults(path: Path) -> list[dict[str, Any]]:
+    """Everything that went wrong, of all incarnations, in order: time, step, and a `faults.Fault`'s members."""
+    return [
+        {"time": line["time"], "step": line["step"], **line["fault"]}
+        for line in _read_lines(path)
+        if line["kind"] == _FAULT
+    ]
+
+
+def _read_lines(path: Path, say: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             line = _parse_line(text)
             if line is None:
                 say(f"line {number} of {path} is damaged and left out")
-            elif line["kind"] == "restore":
-                kept = {event: earlier for event, earlier in kept.items() if earlier["step"] <= line["step"]}
             else:
-                event = (line["kind"], line["step"], frozenset(line["metrics"]))
-                kept.pop(event, None)
-                kept[event] = line
-    return list(kept.values())
+                yield line
 
 
 def _parse_line(text: bytes) -> dict[str, Any] | None:

@@ -11,11 +11,12 @@ import torch
 
 from segue.actors.admission import Admission
 from segue.actors.episode import Episode, summarize
-from segue.actors.group_record import SUFFIX, GroupRecord, count_versions, file_name, make_record
+from segue.actors.group_record import GroupRecord, count_versions, make_record
+from segue.actors.rollout_stats import RolloutStats
 from segue.actors.task import Task, member_seed
 from segue.actors.weight_channel import WeightTicket, get_weights
 from segue.conf.schema import SegueConfig, Skill
-from segue.envs.client import EnvClient, EnvCounters
+from segue.envs.client import EnvClient
 from segue.model.checkpoint import import_checkpoint
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
@@ -29,7 +30,7 @@ from segue.rollout.engine.scripted import ScriptedEngine
 from segue.rollout.episode import TaskSpec
 from segue.rollout.journal import delete_journals
 from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
-from segue.rollout.trajectory_file import save_group
+from segue.rollout.trajectory_file import file_name, save_group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +45,7 @@ class EvaluationRequest:
     temperature: float
     greedy: bool
     keep_as: Path | None
-    """Name of the trajectories' file, less the actor's name; None keeps none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutStats:
-    """Counters of a rollout actor since its start."""
-
-    num_prefill_tokens: int
-    prefill_s: float
-    num_decode_tokens: int
-    decode_s: float
-    num_missed: int
-    """States rebuilt from their tokens."""
-    environments: EnvCounters
+    """File for the trajectories; None keeps none."""
 
 
 class RolloutActor:
@@ -69,7 +57,7 @@ class RolloutActor:
         self._groups_folder = run_folder / "groups"
         self._journals_folder = run_folder / "sessions"
         self._admission = Admission(config.rollout.max_sessions)
-        self._num_played = 0
+        self._num_held_out = 0
 
     async def start(self, exported_model: Path | None) -> None:
         """Build the engine and start the env workers.
@@ -137,20 +125,15 @@ class RolloutActor:
         """Play held-out tasks with the present weights."""
         trajectories = await self.sample(request)
         if request.keep_as is not None:
-            path = request.keep_as.with_name(f"{request.keep_as.name}.{self._name}{SUFFIX}")
             version = self._engine.version
             group = collect_group(request.name, trajectories, made_by=self._name, version=version)
-            await asyncio.to_thread(save_group, path, group)
+            await asyncio.to_thread(save_group, request.keep_as, group)
         return [summarize(trajectory) for trajectory in trajectories]
 
     async def sample(self, request: EvaluationRequest) -> list[Trajectory]:
         """Play held-out tasks and return the trajectories."""
         sampling = self._sampling(request.temperature, training=False, greedy=request.greedy)
         return await self._play_each(replace(self._agent, sampling=sampling), request)
-
-    async def num_played(self) -> int:
-        """Held-out episodes that the request at hand has finished."""
-        return self._num_played
 
     async def demonstrate_held_out(self, request: EvaluationRequest) -> list[Trajectory]:
         """Have held-out tasks played by the demonstrator and return the trajectories."""
@@ -165,6 +148,7 @@ class RolloutActor:
             num_decode_tokens=stats.decode.num_tokens,
             decode_s=stats.decode.wall_s,
             num_missed=stats.num_missed,
+            num_held_out=self._num_held_out,
             environments=replace(self._environments.counters),
         )
 
@@ -187,10 +171,9 @@ class RolloutActor:
             spec = TaskSpec(id=f"{request.name}-{seed}", seed=seed, options=request.options)
             async with self._admission.seats(1):
                 group = await agent.run_group(spec, group_id=request.name, size=1, made_by=self._name)
-            self._num_played += 1
+            self._num_held_out += 1
             return group.trajectories[0]
 
-        self._num_played = 0
         return await asyncio.gather(*map(play, request.seeds))
 
     async def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:

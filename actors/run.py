@@ -10,14 +10,17 @@ from rich.console import Console
 from segue.actors.checkpoint_store import CheckpointStore
 from segue.actors.console import ConsoleView, before_and_after, duration
 from segue.actors.controller import Controller
-from segue.actors.errors import Interrupted, RunError
+from segue.actors.errors import Interrupted, RayLost, RunError
+from segue.actors.faults import Fault, FaultLog
+from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.plots import CurvesSink
 from segue.actors.preflight import check_before_start, check_environment, check_tokenizer, initial_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts, program
-from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink, read_metrics
+from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink, read_faults
+from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
@@ -52,9 +55,28 @@ def run(config: SegueConfig, kind: PhaseKind, *, arguments: list[str], launch_fo
 
 
 def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: list[str]) -> None:
+    """Launch, and again where Ray was lost: with it go all processes but this one."""
+    lost: list[Fault] = []
+    while True:
+        step = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints).steps()[-1:]
+        try:
+            _launch(folder, config, kind, arguments, lost)
+            return
+        except RayLost as loss:
+            fault = Fault(who="ray", what=str(loss), done="a new one is started, and the run resumed")
+            # in a row, with no checkpoint in between
+            has_advanced = step != CheckpointStore(folder.checkpoints, keep_last=1).steps()[-1:]
+            lost = [fault] if has_advanced else [*lost, fault]
+            if len(lost) > config.cluster.max_losses:
+                raise
+
+
+def _launch(
+    folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: list[str], earlier_faults: list[Fault]
+) -> None:
     started = time.monotonic()
     store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
-    step, state, faults = store.load_newest()
+    step, state, damaged = store.load_newest()
     phase = make_phase(config, kind)
     if folder.is_finished(step, phase.num_steps):
         text = f"{folder.path} holds a finished run of {step} steps; raise {kind.value}.steps to go on"
@@ -65,36 +87,41 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
         # else it was checked before there was a folder
         _check_environment(config, kind)
     store.set_aside_after(step)
-    facts = {**launch_facts(kind.value, arguments), "restored_step": step}
-    launches = [*folder.read_launches(), facts]
-    lineage = Lineage(restored_steps=tuple(launch["restored_step"] for launch in launches))
+    facts = {**launch_facts(kind.value, arguments), "restored_steps": [step]}
+    lineage = Lineage.of_launches([*folder.read_launches(), facts])
     meter = ProcessMeter()
     view = ConsoleView(command=kind.value, num_steps=phase.num_steps, is_live=config.run.console)
+    faults = FaultLog(view.say)
     with view, supervised(config, folder.path, view.say) as fleet:
-        _greet(view, folder, lineage, step, faults)
-        fleet.start(
-            num_rollout=config.cluster.rollout_actors,
-            num_learners=config.cluster.learner_ranks,
-            exported_model=start_from,
-        )
+        _greet(view, folder, lineage, step)
+        for fault in [*earlier_faults[-1:], *_faults_found(folder, step, damaged)]:
+            faults.note(fault)
+        pool, learners = RolloutPool(fleet, config, faults.note), LearnerRanks(fleet, config)
+        fleet.start()
+        pool.begin_start(config.cluster.rollout_actors, exported_model=None)
+        learners.start(start_from)
+        pool.wait_started()
         # one that did not start may be started with other values
-        recorder = _begin(folder, config, facts, lineage, view)
+        recorder = _begin(folder, config, facts, view)
+        recorder.begin_incarnation(lineage.incarnation, step)
         if fleet.dashboard is not None:
             view.say(f"dashboard: {fleet.dashboard}")
-        if read_metrics(folder.metrics):
-            recorder.write("restore", step, {})
         controller = Controller(
             config,
             phase,
             folder=folder,
             store=store,
-            fleet=fleet,
+            pool=pool,
+            learners=learners,
             recorder=recorder,
+            faults=faults,
             view=view,
             meter=meter,
             lineage=lineage,
+            initial_model=start_from,
             started=started,
         )
+        faults.keep_with(lambda fault: recorder.write_fault(controller.step, fault))
         status = "failed"
         try:
             controller.restore(step, state)
@@ -114,29 +141,38 @@ def _run_in(folder: RunFolder, config: SegueConfig, kind: PhaseKind, arguments: 
                 view.say(f"{status} before the first result; give the command again, with other values if you like")
             elif status != "finished":
                 view.say(f"{status} after step {controller.step}; segue {kind.value} run.dir={folder.path} goes on")
-            summary = build_summary(config, launches, controller.summary(), status=status)
+            launches = folder.read_launches()
+            results = {**controller.summary(), "faults": read_faults(folder.metrics)}
+            summary = build_summary(config, launches, results, status=status)
             _write_end(folder.summary, summary, recorder, view.say)
     _tell_results(folder, summary)
+
+
+def _faults_found(folder: RunFolder, step: int, damaged: list[str]) -> list[Fault]:
+    """What the launch before left behind, as it is found."""
+    found = [Fault(who="checkpoint", what=fault, done="set aside; an older one is taken") for fault in damaged]
+    if folder.was_killed():
+        what = "the launch before ended without a word"
+        found.append(Fault(who="controller", what=what, done=f"resumed after step {step}"))
+    return found
 
 
 def _check_environment(config: SegueConfig, kind: PhaseKind) -> None:
     check_environment(config.env, config.pretrain.skill if kind is PhaseKind.pretrain else None)
 
 
-def _begin(
-    folder: RunFolder, config: SegueConfig, facts: dict[str, Any], lineage: Lineage, view: ConsoleView
-) -> Recorder:
+def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: ConsoleView) -> Recorder:
     """Have the folder hold this run, and open what its metrics go to."""
     try:
         folder.begin(config, facts)
         return Recorder(
+            JsonlSink(folder.metrics),
             [
-                JsonlSink(folder.metrics, lineage.incarnation),
                 TensorBoardSink(folder.events),
                 RayMetricsSink(),
                 CurvesSink(folder.metrics, folder.curves, view.say),
                 view,
-            ]
+            ],
         )
     except OSError as error:
         folder.forget_beginning()
@@ -158,9 +194,7 @@ def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Cal
         say(f"{path} could not be written: {error}")
 
 
-def _greet(view: ConsoleView, folder: RunFolder, lineage: Lineage, step: int, faults: list[str]) -> None:
-    for fault in faults:
-        view.say(f"checkpoint {fault}; an older one is taken")
+def _greet(view: ConsoleView, folder: RunFolder, lineage: Lineage, step: int) -> None:
     if lineage.incarnation:
         view.say(f"resuming {folder.path} after step {step}, launch {lineage.incarnation + 1}")
     else:

@@ -1,7 +1,7 @@
 """The folder of a run: what lies where in it, and who may write to it.
 
 config.yaml      resolved configuration; composes to itself
-run.json         each launch: command line, versions, hardware, commit, incarnation
+run.json         each launch: command line, versions, hardware, commit, steps that it began at and went back to
 metrics.jsonl    one JSON object a line: every metric of every step and evaluation
 summary.json     before and after, costs, failures; written when the run ends, last of all
 curves.png       what metrics.jsonl says, drawn
@@ -87,6 +87,12 @@ class RunFolder:
         for folder in (self.events, self.groups, self.trajectories, self.checkpoints):
             folder.mkdir(exist_ok=True)
 
+    def note_restore(self, step: int) -> None:
+        """The present launch went back to a checkpoint's step."""
+        *earlier, launch = self.read_launches()
+        launch = {**launch, "restored_steps": [*launch["restored_steps"], step]}
+        write_json(self.launches, [*earlier, launch])
+
     def forget_beginning(self) -> bool:
         """Let the configuration of a run that has nothing to go on with be given anew.
 
@@ -119,11 +125,22 @@ class RunFolder:
             return []
         try:
             launches = json.loads(self.launches.read_text())
-            if all({"command", "restored_step"} <= launch.keys() for launch in launches):
+            if all({"command", "restored_steps"} <= launch.keys() for launch in launches):
                 return launches
         except (ValueError, TypeError, AttributeError):
             pass
         raise ConfigError(f"{self.launches} must list the run's launches, got a damaged file; put a whole one back")
+
+    def was_killed(self) -> bool:
+        """True where the launch before began and wrote no summary at its end."""
+        earlier = self.read_launches()
+        if not earlier:
+            return False
+        try:
+            told = json.loads(self.summary.read_text())["launches"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return True
+        return len(told) < len(earlier)
 
     def is_finished(self, step: int, num_steps: int) -> bool:
         """True where the run whose newest checkpoint is of `step` has all its steps and has ended well.

@@ -12,7 +12,7 @@ from segue.actors.evaluation import Evaluation, check_names, mean_reward_terms
 from segue.actors.lineage import Staleness
 from segue.actors.process_meter import Usage
 from segue.actors.recorder import Values
-from segue.actors.rollout_actor import RolloutStats
+from segue.actors.rollout_stats import RolloutStats
 from segue.envs.client import EnvCounters
 from segue.rollout.trajectory import Outcome
 
@@ -104,11 +104,11 @@ def staleness_metrics(staleness: Staleness) -> dict[str, float]:
     }
 
 
-def rollout_metrics(before: Sequence[RolloutStats], after: Sequence[RolloutStats]) -> dict[str, float | None]:
+def rollout_metrics(before: RolloutStats, after: RolloutStats) -> dict[str, float | None]:
     """Metrics `rollout/…` of a step, from the rollout actors' counters around it."""
 
     def gained(name: str) -> float:
-        return _gained(before, after, name)
+        return getattr(after, name) - getattr(before, name)
 
     return {
         "rollout/prefill/tokens_per_s": _rate(gained("num_prefill_tokens"), gained("prefill_s")),
@@ -117,9 +117,9 @@ def rollout_metrics(before: Sequence[RolloutStats], after: Sequence[RolloutStats
     }
 
 
-def environment_metrics(before: Sequence[EnvCounters], after: Sequence[EnvCounters]) -> dict[str, float]:
+def environment_metrics(before: EnvCounters, after: EnvCounters) -> dict[str, float]:
     """Metrics `env/…`: what was counted between two readings of the rollout actors' env clients."""
-    return {metric: _gained(before, after, counter) for metric, counter in _ENVIRONMENT_COUNTERS}
+    return {metric: getattr(after, name) - getattr(before, name) for metric, name in _ENVIRONMENT_COUNTERS}
 
 
 def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Values:
@@ -134,11 +134,6 @@ def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Valu
         **{f"{prefix}/check/{_part(name)}": share.value for name, share in evaluation.checks.items()},
         **{f"{prefix}/class/{_part(name)}": share.value for name, share in evaluation.success_by_class.items()},
     }
-
-
-def _gained(before: Sequence[object], after: Sequence[object], name: str) -> float:
-    """What a counter rose by, over all actors."""
-    return sum(getattr(a, name) - getattr(b, name) for a, b in zip(after, before, strict=True))
 
 
 def _part(name: str) -> str:

@@ -18,6 +18,7 @@ def build_summary(
         status: `finished`, `interrupted` or what failed.
     """
     latest = launches[-1]
+    begun = [(step, launch["started_at"]) for launch in launches for step in launch["restored_steps"]]
     return {
         "command": latest["command"],
         "status": status,
@@ -25,8 +26,8 @@ def build_summary(
         "seed": config.seed,
         **facts,
         "restores": [
-            {"incarnation": number, "at_step": launch["restored_step"], "started_at": launch["started_at"]}
-            for number, launch in enumerate(launches)
+            {"incarnation": number, "at_step": step, "launched_at": started_at}
+            for number, (step, started_at) in enumerate(begun)
             if number
         ],
         "launches": launches,

@@ -47,14 +47,14 @@ class TaskStream:
     Promises:
         `draw` yields pending tasks first, in order, then new ones; a task is never outstanding twice. After
         `restore`, tasks that were outstanding at the checkpoint or whose group is gone are drawn again, and those
-        whose group was found in the buffer are skipped: tests/unit/actors/test_task.py.
+        whose group was found in the buffer, or is played still, are skipped: tests/unit/actors/test_task.py.
     """
 
-    def __init__(self, *, kind: TaskKind, run_seed: int, seed_limit: int, incarnation: int) -> None:
+    def __init__(self, *, kind: TaskKind, run_seed: int, seed_limit: int) -> None:
         self._kind = kind
         self._run_seed = run_seed
         self._seed_limit = seed_limit
-        self._incarnation = incarnation
+        self._incarnation = 0
         self._cursor = 0
         self._again: list[int] = []
         self._skip: set[int] = set()
@@ -88,22 +88,37 @@ class TaskStream:
         """The task's group is in the buffer."""
         self._outstanding.remove(number)
 
+    def put_back(self, number: int) -> None:
+        """The task's group is gone: draw it again."""
+        self._again = sorted({*self._again, number})
+
     def state(self) -> dict[str, object]:
         """What `restore` needs, as JSON values."""
         return {"cursor": self._cursor, "unfinished": sorted(self._outstanding | set(self._again))}
 
-    def restore(self, state: dict[str, object], finished: Iterable[int], lost: Iterable[int] = ()) -> None:
+    def restore(
+        self,
+        state: dict[str, object],
+        incarnation: int,
+        *,
+        finished: Iterable[int],
+        lost: Iterable[int] = (),
+        in_flight: Iterable[int] = (),
+    ) -> None:
         """Return to a checkpoint's cursor.
 
         Args:
             state: of `state()`; empty for the start of the stream.
+            incarnation: of the run that draws from now on.
             finished: numbers of tasks whose groups stand in the buffer.
             lost: numbers of tasks whose groups stood there and are gone: drawn again, unless another group of theirs
                 stands there.
+            in_flight: numbers of tasks that are played still.
         """
-        done = set(finished)
-        cursor, unfinished = state.get("cursor", 0), state.get("unfinished", [])
-        assert isinstance(cursor, int) and isinstance(unfinished, list), state
+        self._incarnation = incarnation
+        self._outstanding = set(in_flight)
+        done = {*finished, *self._outstanding}
+        cursor, unfinished = _cursor_of(state)
         self._cursor = cursor
         # from the cursor on, a task comes in its turn
         self._again = sorted({n for n in (*unfinished, *lost) if n < cursor and n not in done})
@@ -111,6 +126,18 @@ class TaskStream:
 
     def _seed(self, number: int) -> int:
         return _draw_seed([self._run_seed, list(TaskKind).index(self._kind), number], self._seed_limit)
+
+
+def is_open(state: dict[str, object], number: int) -> bool:
+    """Whether a task's group was still to come in a state of `TaskStream.state`."""
+    cursor, unfinished = _cursor_of(state)
+    return number >= cursor or number in unfinished
+
+
+def _cursor_of(state: dict[str, object]) -> tuple[int, list[int]]:
+    cursor, unfinished = state.get("cursor", 0), state.get("unfinished", [])
+    assert isinstance(cursor, int) and isinstance(unfinished, list), state
+    return cursor, unfinished
 
 
 def _task_id(kind: TaskKind, number: int) -> str:

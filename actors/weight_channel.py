@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import ObjectLostError
 
 from segue.model.weights import WeightUpdate
 from segue.rollout.trajectory import PolicyVersion
@@ -34,3 +35,8 @@ async def get_weights(ticket: WeightTicket) -> WeightUpdate:
     update: WeightUpdate = await ticket.reference
     assert not update.data.flags.writeable, "weights must be mapped, not copied"
     return update
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether this is what reading weights ends in after their publisher died."""
+    return isinstance(error.__cause__, ObjectLostError)

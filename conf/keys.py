@@ -13,7 +13,13 @@ from omegaconf import OmegaConf
 from segue.conf.schema import SegueConfig
 
 # dictionaries whose keys are the user's
-FREE_FORM = ("env.kwargs", "env.eval_options", "env.variants")
+FREE_FORM = (
+    "env.kwargs",
+    "env.eval_options",
+    "env.variants",
+    "cluster.rollout_resources",
+    "cluster.learner_resources",
+)
 
 
 def known_keys() -> list[str]:

@@ -53,6 +53,7 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("cluster.rollout_actors", 1),
     ("cluster.learner_ranks", 1),
     ("cluster.threads", 1),
+    ("cluster.max_losses", 0),
 )
 
 _ABOVE_ZERO = ("learner.advantage.std_epsilon",)
@@ -84,6 +85,7 @@ _SECONDS = (
     "learner.step_timeout_s",
     "train.wait_timeout_s",
     "cluster.start_timeout_s",
+    "cluster.answer_timeout_s",
 )
 _MAX_SECONDS = 1e9
 
@@ -124,6 +126,16 @@ def values_in_range(config: SegueConfig) -> None:
         holds = _MIN_TEMPERATURE <= _get(config, path) <= _MAX_TEMPERATURE
         remedy = "greedy play is measured beside every evaluation" if path == "eval.temperature" else ""
         _require(holds, path, rule, _get(config, path), remedy)
+
+
+def resources_in_range(config: SegueConfig) -> None:
+    """What actors take of Ray's resources; CPUs are counted by threads."""
+    resources = {"rollout": config.cluster.rollout_resources, "learner": config.cluster.learner_resources}
+    for actor, amounts in resources.items():
+        path = f"cluster.{actor}_resources"
+        for kind, amount in amounts.items():
+            _require(kind != "CPU", path, "without CPU, which cluster.threads says", kind)
+            _require(isinstance(amount, float | int) and amount > 0, f"{path}.{kind}", "a number above 0", amount)
 
 
 def optimizers_in_range(config: SegueConfig) -> None:
@@ -249,6 +261,7 @@ def settings_have_effect(config: SegueConfig) -> None:
 RULES: tuple[Callable[[SegueConfig], None], ...] = (
     numbers_are_finite,
     values_in_range,
+    resources_in_range,
     optimizers_in_range,
     loss_in_range,
     segment_is_whole_chunks,

@@ -284,6 +284,14 @@ class ClusterConfig:
     """Start Ray's dashboard, on 127.0.0.1 only."""
     start_timeout_s: float = 180.0
     """Deadline of an actor's start, in seconds."""
+    answer_timeout_s: float = 120.0
+    """A rollout actor that gives no sign of life for so many seconds is replaced."""
+    max_losses: int = 3
+    """Times in a row that an actor, the learner or Ray may be lost with nothing done in between; more end the run."""
+    rollout_resources: dict[str, Any] = field(default_factory=dict)
+    """Ray resources of each rollout actor beside its CPUs: `GPU`, or a name that the cluster gives its nodes."""
+    learner_resources: dict[str, Any] = field(default_factory=dict)
+    """Likewise for each learner rank."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -24,6 +24,14 @@ class NonFiniteError(RuntimeError):
     """A loss or a gradient is infinite or not a number; the weights were not updated."""
 
 
+class DamagedGroupsError(RuntimeError):
+    """Files of groups are not what the rollout wrote; nothing was trained."""
+
+    def __init__(self, group_ids: tuple[str, ...]) -> None:
+        super().__init__(group_ids)
+        self.group_ids = group_ids
+
+
 class InexactError(RuntimeError):
     """A rebuilt segment differs from the swept one; the weights were not updated."""
 

@@ -7,10 +7,11 @@ summaries -> selection and schedule (the same on all ranks) -> this rank's array
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import safe_open
@@ -22,7 +23,7 @@ from segue.learner.backend import DeepSpeedBackend, join_ranks
 from segue.learner.balance import router_biases, update_biases
 from segue.learner.batch import TokenBatch
 from segue.learner.cost import pair_cost
-from segue.learner.failure import InexactError, NonFiniteError, failure_paths, save_failure
+from segue.learner.failure import DamagedGroupsError, InexactError, NonFiniteError, failure_paths, save_failure
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
 from segue.learner.optimizer import build_adamw, learning_rate
 from segue.learner.policy_batch import load_policy_batch, make_policy_loss
@@ -37,11 +38,13 @@ from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
 from segue.model.safetensors_writer import file_order, stream_safetensors
 from segue.model.weights import WeightUpdate, gather_weights
-from segue.rollout.stored_group import StoredGroup, TrajectorySummary
+from segue.rollout.stored_group import StoredGroup, TrajectoryFileError, TrajectorySummary
 from segue.rollout.trajectory import PolicyVersion
 
 _STATE_FILE, _FACTS_FILE = "state.safetensors", "facts.json"
 _BUFFER = "buffer"
+
+Read = TypeVar("Read")
 
 
 class Learner:
@@ -78,6 +81,7 @@ class Learner:
             restored_steps: see `staleness.is_fresh`; the last incarnation is the present one.
         Raises:
             NonFiniteError, InexactError: a check failed; the weights are as they were.
+            DamagedGroupsError: see `read_together`.
         """
         learner = self._config.learner
         version = PolicyVersion(len(restored_steps) - 1, step)
@@ -98,12 +102,15 @@ class Learner:
         if not selection.lengths:
             return counts | {"update/applied/count": 0.0}
         schedule = self._plan(selection.lengths)
-        batch = load_policy_batch(groups, selection, schedule.trajectories, is_fresh)
+        names = [group.group_id for group in groups]
+        batch = self.read_together(names, lambda: load_policy_batch(groups, selection, schedule.trajectories, is_fresh))
         lr = learning_rate(step, self._config.train.steps, learner.optimizer)
         own = [selection.members[n] for n in schedule.trajectories]
-        names = [f"{groups[group].group_id}#{index}" for group, index in own]
+        members = [f"{groups[group].group_id}#{index}" for group, index in own]
         loss_fn = make_policy_loss(batch, learner)
-        tokens, metrics = self._update(schedule.renumbered(), names, batch.tokens, loss_fn, learner.optimizer, lr, step)
+        tokens, metrics = self._update(
+            schedule.renumbered(), members, batch.tokens, loss_fn, learner.optimizer, lr, step
+        )
         sums = self._join(policy_sums(tokens.logprob, batch.behaviour_logprob, tokens.entropy, learner.loss))
         gap = self._max((tokens.logprob - batch.behaviour_logprob).abs())
         return counts | metrics | policy_metrics(sums, gap)
@@ -124,13 +131,40 @@ class Learner:
             return counts | {"update/applied/count": 0.0}
         schedule = self._plan([member.num_tokens for member in members])
         own = [shown[n] for n in schedule.trajectories]
-        batch = make_imitation_batch([group.load(index) for group, index in own])
+        batch = self.read_together(
+            [group.group_id for group in groups],
+            lambda: make_imitation_batch([group.load(index) for group, index in own]),
+        )
         lr = learning_rate(step, pretrain.steps, pretrain.optimizer)
         loss_fn = make_imitation_loss(num_labels)
         names = [f"{group.group_id}#{index}" for group, index in own]
         tokens, metrics = self._update(schedule.renumbered(), names, batch, loss_fn, pretrain.optimizer, lr, step)
         entropy = self._join({"entropy": tokens.entropy.sum()})["entropy"]
         return counts | metrics | {"policy/entropy/mean_nats": entropy / num_labels}
+
+    def read_together(self, group_ids: Sequence[str], read: Callable[[], Read]) -> Read:
+        """What `read` returns; on every rank, or on none.
+
+        A rank reads its own trajectories only: one that finds a damaged file must not leave the others waiting for it.
+
+        Args:
+            group_ids: of the groups that are read from, the same on every rank.
+            read: may differ from rank to rank.
+        Raises:
+            DamagedGroupsError: a file is not what the rollout wrote; it names the same groups on every rank.
+        """
+        result, damaged = None, None
+        try:
+            result = read()
+        except TrajectoryFileError as error:
+            damaged = error.group_id
+            assert damaged in group_ids, damaged
+        flags = self._backend.max_over_ranks(torch.tensor([float(name == damaged) for name in group_ids]))
+        found = tuple(name for name, flag in zip(group_ids, flags.tolist(), strict=True) if flag)
+        if found:
+            raise DamagedGroupsError(found)
+        assert result is not None
+        return result
 
     def published(self) -> WeightUpdate | None:
         """Parameters and buffers in their own dtypes as one flat buffer; rank 0 only."""

@@ -2,8 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory
+
+
+class TrajectoryFileError(ValueError):
+    """A file is not whole, or not of the format that is asked for."""
+
+    def __init__(self, path: Path, fault: str) -> None:
+        super().__init__(path, fault)
+        self.group_id = path.stem
+        """By the file's name."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} {self.args[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from segue.rollout.stored_group import StoredGroup, TrajectorySummary
+from segue.rollout.stored_group import StoredGroup, TrajectoryFileError, TrajectorySummary
 from segue.rollout.trajectory import (
     Group,
     Outcome,
@@ -35,14 +35,16 @@ from segue.rollout.trajectory import (
 )
 
 FORMAT = "segue-group/2"
+SUFFIX = ".safetensors"
 
 _ARRAYS = ("token_ids", "trainable", "behaviour_logprob", "policy_incarnation", "policy_step", "expert_ids")
 _COUNTED = ("num_tokens", "trainable_by_version")
 _METADATA_KEY = "segue"
 
 
-class TrajectoryFileError(ValueError):
-    """A file is not whole, or not of the format that is asked for."""
+def file_name(group_id: str) -> str:
+    """Name of a group's file."""
+    return group_id + SUFFIX
 
 
 def save_group(path: Path, group: Group) -> str:
@@ -52,6 +54,7 @@ def save_group(path: Path, group: Group) -> str:
         The file's SHA-256 digest in hexadecimal.
     Raises:
         ValueError: a trajectory breaks a promise of its fields or does not belong to the group.
+        OSError: there is no room, or no folder; nothing stands under the name that did not before.
     """
     validate_group(group)
     arrays: dict[str, NDArray[Any]] = {}
@@ -121,7 +124,7 @@ def open_group(path: Path, *, digest: str) -> StoredGroup:
         except (KeyError, TypeError, ValueError) as error:
             raise _broken(path, error) from error
         if TrajectorySummary.of(trajectory) != members[index]:
-            raise TrajectoryFileError(f"{path} must hold what its header says of trajectory {index}")
+            raise TrajectoryFileError(path, f"must hold what its header says of trajectory {index}")
         return trajectory
 
     return StoredGroup(group_id=group_id, members=members, load=load)
@@ -187,6 +190,8 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], header: dict[str, 
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -222,9 +227,7 @@ def opened(path: Path, wanted: str) -> Iterator[tuple[dict[str, Any], Any]]:
         with safe_open(path, framework="np") as file:
             header = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
             if header.get("format") != wanted:
-                raise TrajectoryFileError(
-                    f"{path} must be a {wanted} file, got {header.get('format', 'a foreign one')}"
-                )
+                raise TrajectoryFileError(path, f"must be a {wanted} file, got {header.get('format', 'a foreign one')}")
             yield header, file
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise _broken(path, error) from error
@@ -242,8 +245,8 @@ def _check_digest(path: Path, wanted: str) -> None:
     except OSError as error:
         raise _broken(path, error) from error
     if found != wanted:
-        raise TrajectoryFileError(f"{path} must have SHA-256 {wanted}, got {found}")
+        raise TrajectoryFileError(path, f"must have SHA-256 {wanted}, got {found}")
 
 
 def _broken(path: Path, error: Exception) -> TrajectoryFileError:
-    return TrajectoryFileError(f"{path} must be a whole file: {type(error).__name__}: {error}")
+    return TrajectoryFileError(path, f"must be a whole file: {type(error).__name__}: {error}")

@@ -4,7 +4,7 @@ Versions are as in a real run: a group's tokens are spread over the weights that
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from actor_cases import make_episode, make_trajectory
 
-from segue.actors.errors import Interrupted
-from segue.actors.group_record import file_name, make_record
+from segue.actors.errors import ActorLost, Interrupted, RunError
+from segue.actors.group_record import make_record
 from segue.actors.learner_actor import TrainRequest
-from segue.actors.rollout_actor import RolloutStats
-from segue.actors.supervise import Member
+from segue.actors.rollout_stats import RolloutStats
+from segue.actors.supervise import Answer, Member
 from segue.actors.task import Task
 from segue.actors.weight_channel import WeightTicket
-from segue.envs.client import EnvCounters
+from segue.learner.failure import DamagedGroupsError
 from segue.learner.staleness import is_fresh
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion
-from segue.rollout.trajectory_file import load_group, save_group
+from segue.rollout.trajectory_file import TrajectoryFileError, file_name, load_group, save_group
 
 
 class Killed(BaseException):
@@ -52,7 +52,6 @@ class FakeFleet:
     groups_folder: Path
     rng: random.Random
     max_staleness: int
-    num_rollout: int = 2
     tokens_per_group: int = 6
     stop_after_step: int | None = None
     """Learner steps of this launch after which it ends: at the next wait by the user's wish, or at once if killed."""
@@ -63,62 +62,104 @@ class FakeFleet:
     """How every episode ends, for no fault of the policy's; without a token where infrastructure failed."""
     prefers_newest: bool = False
     """Of the groups in flight, the one that was asked for last finishes first."""
+    rollout_loss_rate: float = 0.0
+    """How likely a look at groups in flight sees a rollout actor die."""
+    learner_loss_rate: float = 0.0
+    """How likely a question to the learner kills it."""
+    learner_dies_at: Collection[int] = ()
+    """Which of its steps, counted from 1 over all that it is asked to take, kill it."""
+    damages: Collection[str] = ()
+    """Groups whose files are spoilt once they are written, the first time."""
     trained: list[TrainedStep] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     published: list[PolicyVersion] = field(default_factory=list)
     max_outstanding: int = 0
+    _owners: dict[int, Member] = field(default_factory=dict)
     _in_flight: dict[int, tuple[Task, int]] = field(default_factory=dict)
     _answers: dict[int, Any] = field(default_factory=dict)
     _count: int = 0
+    _num_asked: int = 0
+    _damaged: set[str] = field(default_factory=set)
     _num_held_out: int = 0
 
     def __post_init__(self) -> None:
-        self.rollout = [Member(f"rollout-{i}", None) for i in range(self.num_rollout)]
-        self.learners = [Member("learner-0", None)]
+        self.killed: list[str] = []
+
+    def spawn_rollout(self, name: str) -> Member:
+        """See `Fleet`."""
+        return Member(name, object())
+
+    def spawn_learner(self, rank: int) -> Member:
+        """See `Fleet`."""
+        return Member(f"learner-{rank}", object())
+
+    def kill(self, member: Member) -> None:
+        """See `Fleet`; nothing that it was asked is answered any more."""
+        self.killed.append(member.name)
+        for reference in [r for r, owner in self._owners.items() if owner is member]:
+            self._in_flight.pop(reference, None)
+            self._answers.pop(reference, None)
+
+    def cancel(self, reference: int) -> None:
+        """See `Fleet`; what is called off may have left its file."""
+        if self.rng.random() < 0.5:
+            self._finish(reference)
+        self._in_flight.pop(reference, None)
+        self._answers[reference] = RunError("called off")
+
+    def check_alive(self) -> None:
+        """See `Fleet`."""
 
     def call(self, member: Member, method: str, *arguments: Any) -> int:
-        """See `Fleet`; a group is played when it is waited for, everything else at once."""
+        """See `Fleet`; a group is played when it is looked for, everything else at once."""
         self._count += 1
+        self._owners[self._count] = member
         if method in ("play", "demonstrate"):
             self._in_flight[self._count] = (arguments[0], len(self.published) - 1)
             self.max_outstanding = max(self.max_outstanding, len(self._in_flight))
         else:
-            self._answers[self._count] = getattr(self, f"_{method}")(*arguments)
+            self._answers[self._count] = self._answer_to(member, method, arguments)
         return self._count
 
-    def wait(
-        self,
-        references: list[int],
-        *,
-        is_interruptible: bool = False,
-        meanwhile: Callable[[], None] = lambda: None,
-        **_: Any,
-    ) -> list[Any]:
-        """See `Fleet`."""
+    def look(self, references: list[int], *, is_interruptible: bool = False) -> list[Answer]:
+        """See `Fleet`; any of the groups in flight finish, and actors may be lost with theirs."""
         if is_interruptible:
             self._end_if_wished()
-        # asks, then sees the answer
-        meanwhile()
-        meanwhile()
-        return [self._answers.pop(reference) for reference in references]
-
-    def take_if_ready(self, references: list[int]) -> list[Any] | None:
-        """See `Fleet`."""
-        return [self._answers.pop(reference) for reference in references]
-
-    def ask_all(self, members: list[Member], method: str, *arguments: Any, **_: Any) -> list[Any]:
-        """See `Fleet`."""
-        return self.wait([self.call(member, method, *arguments) for member in members])
-
-    def wait_any(self, references: list[int], *, is_interruptible: bool = True, **_: Any) -> list[tuple[int, Any]]:
-        """See `Fleet`; any of the groups in flight finish."""
-        if is_interruptible:
-            self._end_if_wished()
+        there = [reference for reference in references if reference in self._answers]
+        if there:
+            return [self._take(reference) for reference in there]
+        if self.rng.random() < self.rollout_loss_rate:
+            return self._lose(self._owners[self.rng.choice(references)], references)
         if self.prefers_newest:
             finished = [max(references)]
         else:
             finished = self.rng.sample(references, self.rng.randint(1, len(references)))
-        return [(reference, self._finish(reference)) for reference in finished]
+        return [Answer(reference=reference, value=self._finish(reference)) for reference in finished]
+
+    def _answer_to(self, member: Member, method: str, arguments: tuple[Any, ...]) -> Any:
+        if method == "start":
+            return None
+        if member.name.startswith("learner") and self.rng.random() < self.learner_loss_rate:
+            return ActorLost(f"{member.name} died: chance")
+        if method in ("train_step", "imitate_step"):
+            self._num_asked += 1
+            if self._num_asked in self.learner_dies_at:
+                return ActorLost(f"{member.name} died: as told")
+        return getattr(self, f"_{method}")(*arguments)
+
+    def _take(self, reference: int) -> Answer:
+        answer = self._answers.pop(reference)
+        if isinstance(answer, RunError):
+            return Answer(reference=reference, error=answer)
+        return Answer(reference=reference, value=answer)
+
+    def _lose(self, member: Member, references: list[int]) -> list[Answer]:
+        """An actor dies, and of what it played some files stand."""
+        own = [reference for reference in references if self._owners[reference] is member]
+        for reference in own:
+            if self.rng.random() < 0.3:
+                self._finish(reference)
+        return [Answer(reference=r, error=ActorLost(f"{member.name} died: chance")) for r in own]
 
     def finish_unseen(self) -> None:
         """Groups in flight whose files are written while nobody waits: the controller is dead."""
@@ -152,14 +193,23 @@ class FakeFleet:
             last_version=seen[-1],
             made_by="rollout-0",
         )
-        digest = save_group(self.groups_folder / file_name(task.group_id), group)
+        path = self.groups_folder / file_name(task.group_id)
+        digest = save_group(path, group)
+        if task.group_id in self.damages and task.group_id not in self._damaged:
+            self._damaged.add(task.group_id)
+            path.write_bytes(path.read_bytes()[:-1])
         self.events.append(f"group {task.number}")
         return make_record(group, number=task.number, digest=digest, rollout_s=0.0)
 
-    def _train_step(self, request: TrainRequest) -> dict[str, float | None]:
+    def _train_step(self, request: TrainRequest) -> dict[str, float | None] | RunError:
         version = PolicyVersion(len(request.restored_steps) - 1, request.step)
         ages: list[int] = []
         masked: dict[str, int] = {}
+        damaged = tuple(path.stem for path, digest in request.files if not _is_whole(path, digest))
+        if damaged:
+            error = RunError("learner-0 failed")
+            error.__cause__ = DamagedGroupsError(damaged)
+            return error
         groups = [load_group(path, digest=digest) for path, digest in request.files]
         for group in groups:
             for t in group.trajectories:
@@ -174,8 +224,11 @@ class FakeFleet:
         self.events.append(f"step {request.step + 1}")
         return {}
 
-    def _imitate_step(self, request: TrainRequest) -> dict[str, float | None]:
+    def _imitate_step(self, request: TrainRequest) -> dict[str, float | None] | RunError:
         return self._train_step(request)
+
+    def _open_store(self) -> tuple[str, int]:
+        return "", 0
 
     def _publish(self, version: PolicyVersion) -> WeightTicket:
         if self.ends_with is Killed and self.dies_in == "publish" and len(self.trained) == self.stop_after_step:
@@ -189,21 +242,11 @@ class FakeFleet:
 
     def _evaluate(self, request: Any) -> list[Any]:
         self.events.append(f"evaluate {request.name}")
-        self._num_held_out = len(request.seeds)
+        self._num_held_out += len(request.seeds)
         return [make_episode(seed=seed) for seed in request.seeds]
 
-    def _num_played(self) -> int:
-        return self._num_held_out
-
     def _stats(self) -> RolloutStats:
-        return RolloutStats(
-            num_prefill_tokens=0,
-            prefill_s=0.0,
-            num_decode_tokens=0,
-            decode_s=0.0,
-            num_missed=0,
-            environments=EnvCounters(),
-        )
+        return RolloutStats(num_held_out=self._num_held_out)
 
     def _save(self, folder: Path) -> None:
         (folder / "weights").write_text(str(len(self.trained)))
@@ -220,3 +263,11 @@ class FakeFleet:
             raise self.ends_with("half of it is written")
         (folder / "steps").write_text(str(self.trained[-1].step + 1 if self.trained else 0))
         self.events.append("export")
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        load_group(path, digest=digest)
+    except TrajectoryFileError:
+        return False
+    return True

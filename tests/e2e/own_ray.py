@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
     from segue.actors.supervise import supervised
 
     with supervised(SegueConfig(), folder, print) as fleet:
-        fleet.start(num_rollout=0, num_learners=0, exported_model=None)
+        fleet.start()
         assert fleet.dashboard is not None
         print(fleet.dashboard)
         try:

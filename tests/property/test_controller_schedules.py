@@ -3,112 +3,21 @@
 Processes, tensors and real waits are left out (`fake_fleet.py`); they are in tests/e2e/test_train.py.
 """
 
-import random
 import tempfile
-import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fake_fleet import FakeFleet, Killed
+from controller_cases import Launch, launch, make_config
+from fake_fleet import Killed, TrainedStep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segue.actors.checkpoint_store import CheckpointStore
-from segue.actors.controller import Controller
 from segue.actors.errors import Interrupted, RunError
-from segue.actors.lineage import Lineage
-from segue.actors.phase import PhaseKind, make_phase
-from segue.actors.process_meter import ProcessMeter
-from segue.actors.recorder import Recorder
-from segue.actors.run_folder import RunFolder
-from segue.conf.load import load_config
-from segue.conf.schema import OnExceed, SegueConfig
+from segue.actors.phase import PhaseKind
+from segue.actors.recorder import read_faults
+from segue.conf.schema import OnExceed
 from segue.rollout.trajectory import Outcome
-
-
-class QuietView:
-    """A console nobody looks at."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    def set_status(self, text: str) -> None:
-        pass
-
-
-class Listener:
-    """A sink that remembers the metrics of steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[dict[str, Any]] = []
-
-    def write(self, kind: str, step: int, values: Any) -> None:
-        if kind == "step":
-            self.steps.append(dict(values))
-
-    def close(self) -> None:
-        pass
-
-
-METER = ProcessMeter()
-
-
-@dataclass
-class Launch:
-    """One launch of a run in a folder."""
-
-    controller: Controller
-    fleet: FakeFleet
-    listener: Listener
-
-
-def make_config(folder: Path, **train: Any) -> SegueConfig:
-    config = load_config(["env.variants={}", "eval.episodes=2", "train.eval_every=0"])
-    config.run.dir = str(folder)
-    config.pretrain.steps = 6
-    config.pretrain.eval_every = 0
-    for name, value in {"steps": 6, "groups_per_step": 3, "checkpoint_every": 2, **train}.items():
-        setattr(config.train, name, value)
-    return config
-
-
-def launch(
-    config: SegueConfig,
-    *,
-    kind: PhaseKind = PhaseKind.train,
-    restored_steps: tuple[int, ...] = (0,),
-    seed: int = 0,
-    **fleet: Any,
-) -> Launch:
-    """A controller that stands where the folder's newest checkpoint stands."""
-    assert config.run.dir is not None
-    folder = RunFolder(Path(config.run.dir))
-    folder.trajectories.mkdir(exist_ok=True)
-    store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
-    step, state, faults = store.load_newest()
-    assert faults == [] and step == restored_steps[-1]
-    fakes = FakeFleet(folder.groups, random.Random(seed), config.train.max_staleness, **fleet)
-    listener = Listener()
-    controller = Controller(
-        config,
-        make_phase(config, kind),
-        folder=folder,
-        store=store,
-        fleet=fakes,  # type: ignore[arg-type]
-        recorder=Recorder([listener]),
-        view=QuietView(),  # type: ignore[arg-type]
-        meter=METER,
-        lineage=Lineage(restored_steps=restored_steps),
-        started=time.monotonic(),
-    )
-    controller.restore(step, state)
-    return Launch(controller, fakes, listener)
 
 
 def numbers(group_ids: list[str]) -> list[int]:
@@ -187,16 +96,14 @@ def test_an_interrupted_run_goes_on_with_nothing_lost_and_nothing_twice(
         # a wish to end is seen at the next wait, until when the batches that are ready train: at most three beyond four
         steps = 24
         config = make_config(Path(folder), max_staleness=max_staleness, steps=steps)
-        restored, trained = (0,), []
+        trained: list[TrainedStep] = []
         for number, stop in enumerate(stops):
-            run = launch(config, restored_steps=restored, seed=seed + number, stop_after_step=stop)
+            run = launch(config, seed=seed + number, stop_after_step=stop)
             with pytest.raises(Interrupted):
                 run.controller.run()
             run.fleet.finish_unseen()
             trained += run.fleet.trained
-            # a checkpoint stands at the last finished step
-            restored = (*restored, run.controller.step)
-        run = launch(config, restored_steps=restored, seed=seed + 100)
+        run = launch(config, seed=seed + 100)
         run.controller.run()
         trained += run.fleet.trained
         assert [step.step for step in trained] == list(range(steps))
@@ -213,7 +120,7 @@ def test_an_interrupt_in_the_final_evaluation_leaves_it_to_the_next_launch(tmp_p
     with pytest.raises(Interrupted):
         run.controller.run()
     assert set(run.controller.evaluations) == {"before"} and not (tmp_path / "export").exists()
-    again = launch(config, restored_steps=(0, 2), num_rollout=1)
+    again = launch(config, num_rollout=1)
     again.controller.run()
     evaluation = ["evaluate eval-sampled", "evaluate eval-greedy"]
     assert again.fleet.events == ["load", "publish 2", *evaluation, "save", "export"]
@@ -222,12 +129,12 @@ def test_an_interrupt_in_the_final_evaluation_leaves_it_to_the_next_launch(tmp_p
 
 def test_a_raise_of_the_steps_plays_the_final_evaluation_anew(tmp_path: Path) -> None:
     launch(make_config(tmp_path, steps=2)).controller.run()
-    run = launch(make_config(tmp_path, steps=4), restored_steps=(0, 2), stop_after_step=1)
+    run = launch(make_config(tmp_path, steps=4), stop_after_step=1)
     with pytest.raises(Interrupted):
         run.controller.run()
     # the evaluation after step 2 is none after the last step: had the run died here, it would not seem finished
     assert set(run.controller.evaluations) == {"before"}
-    run = launch(make_config(tmp_path, steps=4), restored_steps=(0, 2, 3))
+    run = launch(make_config(tmp_path, steps=4))
     run.controller.run()
     assert set(run.controller.evaluations) == {"before", "after"}
     assert (tmp_path / "export" / "steps").read_text() == "4"
@@ -235,11 +142,11 @@ def test_a_raise_of_the_steps_plays_the_final_evaluation_anew(tmp_path: Path) ->
 
 def test_a_kill_in_the_export_leaves_the_earlier_one_and_the_next_launch_exports(tmp_path: Path) -> None:
     launch(make_config(tmp_path, steps=2)).controller.run()
-    killed = launch(make_config(tmp_path, steps=3), restored_steps=(0, 2), ends_with=Killed, dies_in="export")
+    killed = launch(make_config(tmp_path, steps=3), ends_with=Killed, dies_in="export")
     with pytest.raises(Killed):
         killed.controller.run()
     assert (tmp_path / "export" / "steps").read_text() == "2"
-    again = launch(make_config(tmp_path, steps=3), restored_steps=(0, 2, 3))
+    again = launch(make_config(tmp_path, steps=3))
     again.controller.run()
     # the evaluation stands in the checkpoint
     assert again.fleet.events == ["load", "publish 3", "save", "export"]
@@ -263,7 +170,7 @@ def test_a_killed_run_undoes_steps_after_its_checkpoint_and_trains_no_token_of_t
         killed.fleet.finish_unseen()
         # killed after step `stop` and before its checkpoint, which is due after every second step
         restored = 2 * ((stop - 1) // 2)
-        run = launch(config, restored_steps=(0, restored), seed=seed + 1)
+        run = launch(config, seed=seed + 1)
         run.controller.run()
         on_line = [step for step in killed.fleet.trained if step.step < restored] + run.fleet.trained
         assert [step.step for step in on_line] == list(range(6))
@@ -328,3 +235,84 @@ def test_group_files_are_deleted_once_the_kept_checkpoints_contain_their_use(tmp
     # checkpoints of steps 4 and 6 are kept: groups of steps 5 and 6 may be needed again
     kept = sorted(numbers([path.name for path in (tmp_path / "groups").iterdir()]))
     assert kept == [12, 13, 14, 15, 16, 17]
+
+
+def groups_made(run: Launch) -> set[str]:
+    """Every group whose file was ever written, by its name."""
+    return {event.removeprefix("wrote ") for event in run.fleet.events if event.startswith("wrote ")}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    max_staleness=st.integers(0, 2),
+    rollout_loss_rate=st.sampled_from((0.0, 0.2, 0.5)),
+    learner_loss_rate=st.sampled_from((0.0, 0.1, 0.2)),
+)
+def test_a_run_whose_actors_die_goes_on_with_nothing_lost_and_nothing_twice(
+    seed: int, max_staleness: int, rollout_loss_rate: float, learner_loss_rate: float
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        config = make_config(Path(folder), max_staleness=max_staleness)
+        config.cluster.max_losses = 100
+        run = launch(config, seed=seed, rollout_loss_rate=rollout_loss_rate)
+        # once the run has begun: a learner that cannot even start ends it
+        run.fleet.learner_loss_rate = learner_loss_rate
+        run.controller.run()
+        # a step that was undone is trained again: what counts is its last time
+        line = {step.step: step for step in run.fleet.trained}
+        assert sorted(line) == list(range(6))
+        used = Counter(number for step in line.values() for number in numbers(step.group_ids))
+        assert set(used.values()) == {1} and sum(used.values()) == 3 * 6
+        assert all(age <= max_staleness for step in line.values() for age in step.ages)
+        # no token of an undone step's weights trains on the line
+        assert set(range(3 * (6 - max_staleness))) <= set(used) | dropped_numbers(run)
+        # whoever was asked for something was told of every loss
+        faults = read_faults(Path(folder) / "metrics.jsonl")
+        replaced = [name for name in run.fleet.killed if name.startswith("rollout")]
+        assert sorted(fault["who"] for fault in faults if fault["who"].startswith("rollout")) == sorted(replaced)
+        assert all(fault["what"] == "died: chance" for fault in faults if fault["who"].startswith("rollout"))
+        # each loss of the learner begins an incarnation, whose number the weights carry
+        losses = [fault for fault in faults if fault["who"] == "learner"]
+        assert len({version.incarnation for version in run.fleet.published} | {0}) <= len(losses) + 1
+        assert max(version.incarnation for version in run.fleet.published) == len(losses)
+
+
+def test_a_lost_learner_starts_from_its_checkpoint_and_rollout_goes_on(tmp_path: Path) -> None:
+    # checkpoints at steps 2 and 4; the learner dies at its fourth step, when three are trained
+    run = launch(make_config(tmp_path, max_staleness=1), learner_dies_at=(4,))
+    run.controller.run()
+    assert [step.step for step in run.fleet.trained] == [0, 1, 2, 2, 3, 4, 5]
+    assert [name for name in run.fleet.killed if name.startswith("rollout")] == []
+    (fault,) = read_faults(tmp_path / "metrics.jsonl")
+    assert (fault["who"], fault["step"], fault["what"]) == ("learner", 3, "learner-0 died: as told")
+    assert fault["done"] == "all ranks start anew from step 2; rollout goes on"
+    # groups of the undone third step were sampled before it, and train as they are
+    undone, again = (set(numbers(step.group_ids)) for step in run.fleet.trained[2:4])
+    assert undone == again
+    assert run.controller.summary()["steps"] == 6
+
+
+def test_a_learner_that_is_lost_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path), learner_dies_at=range(3, 100))
+    message = "the learner was lost 4 times in a row, with no step in between; last: learner-0 died: as told"
+    with pytest.raises(RunError, match=message):
+        run.controller.run()
+
+
+def test_a_rollout_actor_that_is_lost_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path), num_rollout=1, rollout_loss_rate=1.0)
+    with pytest.raises(RunError, match="rollout-0 was lost 4 times in a row, with nothing finished in between"):
+        run.controller.run()
+
+
+def test_a_group_whose_file_is_damaged_is_dropped_and_its_task_trained_all_the_same(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path), damages=("train-0000004.0",))
+    run.controller.run()
+    trained = [number for step in run.fleet.trained for number in numbers(step.group_ids)]
+    # the second step waits for the task to be played again; at bound 0 nothing else may go ahead of it
+    assert sorted(trained) == list(range(18))
+    assert sorted(numbers(run.fleet.trained[1].group_ids)) == [3, 4, 5]
+    assert run.controller.summary()["dropped"] == {"damaged": 1, "superseded": 0}
+    (fault,) = read_faults(tmp_path / "metrics.jsonl")
+    assert fault["what"] == "group file train-0000004.0.safetensors is damaged"

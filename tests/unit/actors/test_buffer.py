@@ -1,12 +1,13 @@
 """The buffer's promises, as its docstring lists them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from actor_cases import make_group, number_of, write_group
 
-from segue.actors.buffer import Buffer, DropReason
+from segue.actors.buffer import Buffer, DropReason, Findings
 from segue.actors.task import TaskKind, TaskStream
 from segue.rollout.trajectory import PolicyVersion
 
@@ -31,7 +32,8 @@ def ready(buffer: Buffer) -> list[int]:
 def restored(folder: Path, state: dict, *, max_uses: int = 1) -> Buffer:
     buffer = Buffer(folder, max_uses=max_uses)
     # a checkpoint holds the ledger as JSON
-    assert buffer.restore(json.loads(json.dumps(state)), number_of) == {}
+    findings = buffer.restore(json.loads(json.dumps(state)), number_of, lambda number: True)
+    assert findings.damaged == {}
     return buffer
 
 
@@ -108,6 +110,48 @@ def test_of_one_tasks_late_groups_that_of_the_latest_incarnation_is_taken_and_no
     assert ready(restored(tmp_path, again.state())) == []
 
 
+def test_a_late_group_of_a_task_that_is_done_with_is_removed_and_told_of(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 1)
+    taken(buffer, 1, step=1)
+    buffer.collect(1)
+    state = buffer.state()
+    # one that was called off, and whose file came late: the ledger has forgotten its task
+    write_group(tmp_path, make_group(0, incarnation=0))
+    write_group(tmp_path, make_group(1, incarnation=1))
+    again = Buffer(tmp_path, max_uses=1)
+    findings = again.restore(state, number_of, lambda number: number > 0)
+    assert findings == Findings(damaged={}, superseded=["train-0000000.0.safetensors"])
+    assert ready(again) == [1]
+    assert [path.name for path in tmp_path.iterdir()] == ["train-0000001.1.safetensors"]
+
+
+def test_groups_of_a_step_that_was_not_taken_are_ready_again(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 3, max_uses=2)
+    taken(buffer, 2, step=1)
+    records = buffer.ready()
+    buffer.take(records, step=2)
+    buffer.give_back(records, step=2)
+    assert ready(buffer) == [0, 1, 2]
+    assert [buffer.uses(f"train-000000{number}.0") for number in range(3)] == [(1,), (1,), ()]
+
+
+def test_a_discarded_group_leaves_its_name_to_the_next_of_its_task(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 2)
+    buffer.discard("train-0000001.0")
+    assert ready(buffer) == [0] and not (tmp_path / "train-0000001.0.safetensors").exists()
+    buffer.add(write_group(tmp_path, make_group(1)))
+    assert ready(buffer) == [0, 1]
+
+
+def test_a_file_is_found_by_its_groups_name_where_it_is_whole(tmp_path: Path) -> None:
+    buffer = Buffer(tmp_path, max_uses=1)
+    record = write_group(tmp_path, make_group(4))
+    assert buffer.find("train-0000004.0", 4) == replace(record, rollout_s=0.0)
+    assert buffer.find("train-0000005.0", 5) is None
+    (tmp_path / record.file).write_bytes((tmp_path / record.file).read_bytes()[:-1])
+    assert buffer.find("train-0000004.0", 4) is None
+
+
 def test_a_late_group_of_a_task_whose_first_one_was_dropped_is_taken(tmp_path: Path) -> None:
     buffer = make_buffer(tmp_path, 1)
     buffer.drop("train-0000000.0", DropReason.lost_version, step=0)
@@ -128,9 +172,9 @@ def test_a_foreign_file_is_left_alone(tmp_path: Path) -> None:
     for name in foreign:
         (tmp_path / name).write_bytes(group)
     (tmp_path / ".cache").mkdir()
-    number_of = TaskStream(kind=TaskKind.train, run_seed=0, seed_limit=9, incarnation=0).number_of
+    number_of = TaskStream(kind=TaskKind.train, run_seed=0, seed_limit=9).number_of
     buffer = Buffer(tmp_path, max_uses=1)
-    assert buffer.restore({}, number_of) == {}
+    assert buffer.restore({}, number_of, lambda number: True) == Findings(damaged={})
     assert ready(buffer) == [0]
     assert {path.name for path in tmp_path.iterdir()} == foreign | {"train-0000000.0.safetensors", ".cache"}
 
@@ -148,8 +192,8 @@ def test_damaged_files_are_named_with_the_task_to_draw_again(tmp_path: Path) -> 
     (tmp_path / "train-0000001.0.safetensors").write_bytes(b"not a group")
     (tmp_path / "train-0000007.0.safetensors").write_bytes(b"not a group either")
     again = Buffer(tmp_path, max_uses=1)
-    damaged = again.restore(state, number_of)
-    assert damaged == {"train-0000001.0.safetensors": 1, "train-0000007.0.safetensors": None}
+    findings = again.restore(state, number_of, lambda number: True)
+    assert findings.damaged == {"train-0000001.0.safetensors": 1, "train-0000007.0.safetensors": None}
     assert ready(again) == [0, 2]
 
 

@@ -295,7 +295,7 @@ def test_sigterm_is_passed_on_to_a_running_job() -> None:
 def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    folder.begin(load_config([]), {"command": "train", "restored_step": 0})
+    folder.begin(load_config([]), {"command": "train", "restored_steps": [0]})
     store = CheckpointStore(folder.checkpoints, keep_last=1)
     store.save(3, {}, lambda learner: learner.joinpath("rank-0.safetensors").write_bytes(b"weights") and None)
     store.path(3).joinpath("learner/rank-0.safetensors").write_bytes(b"damaged")
@@ -329,7 +329,7 @@ def test_a_run_that_has_a_checkpoint_needs_its_initial_model_no_more(
     config.run.init_from = str(tmp_path / "gone")
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    folder.begin(config, {"command": "train", "restored_step": 0})
+    folder.begin(config, {"command": "train", "restored_steps": [0]})
     assert main(["train", f"run.dir={folder.path}"]) == 2
     assert "run.init_from must be an exported model" in capsys.readouterr().err
     CheckpointStore(folder.checkpoints, keep_last=1).save(3, {}, lambda learner: None)

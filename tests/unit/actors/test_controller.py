@@ -1,63 +1,26 @@
 """What a restored controller does with what it finds; orders and bounds are in tests/property/."""
 
-import random
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_fleet import FakeFleet
+from actor_cases import make_episode
+from controller_cases import launch as launch_run
+from controller_cases import make_config
 
-from segue.actors.checkpoint_store import CheckpointStore
-from segue.actors.controller import Controller
 from segue.actors.errors import Interrupted, RunError
-from segue.actors.lineage import Lineage
-from segue.actors.phase import PhaseKind, make_phase
-from segue.actors.process_meter import ProcessMeter
-from segue.actors.recorder import Recorder
-from segue.actors.run_folder import RunFolder
+from segue.actors.held_out import play_held_out, standard_modes
+from segue.actors.rollout_actor import EvaluationRequest
+from segue.actors.rollout_stats import RolloutStats
+from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.load import load_config
 
 
-class View:
-    """A console that remembers what the run said that it is at."""
-
-    def __init__(self) -> None:
-        self.statuses: list[str] = []
-
-    def say(self, text: str) -> None:
-        pass
-
-    def set_status(self, text: str) -> None:
-        self.statuses.append(text)
-
-
-def launch(path: Path, restored_steps: tuple[int, ...] = (0,), *, train: dict[str, Any], **fleet: Any):
+def launch(path: Path, *, train: dict[str, Any], **fleet: Any):
     """A controller that stands where the folder's newest checkpoint stands, and its fleet."""
-    config = load_config(["env.variants={}", "eval.episodes=2"])
-    config.run.dir = str(path)
-    for name, value in {"groups_per_step": 2, "checkpoint_every": 1, "eval_every": 0, **train}.items():
-        setattr(config.train, name, value)
-    folder = RunFolder(path)
-    folder.trajectories.mkdir(exist_ok=True)
-    store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
-    fakes = FakeFleet(folder.groups, random.Random(0), config.train.max_staleness, **fleet)
-    controller = Controller(
-        config,
-        make_phase(config, PhaseKind.train),
-        folder=folder,
-        store=store,
-        fleet=fakes,  # type: ignore[arg-type]
-        recorder=Recorder([]),
-        view=View(),  # type: ignore[arg-type]
-        meter=ProcessMeter(),
-        lineage=Lineage(restored_steps=restored_steps),
-        started=time.monotonic(),
-    )
-    step, state, _ = store.load_newest()
-    assert step == restored_steps[-1]
-    controller.restore(step, state)
-    return controller, fakes
+    run = launch_run(make_config(path, **{"groups_per_step": 2, "checkpoint_every": 1, **train}), **fleet)
+    return run.controller, run.fleet
 
 
 def test_a_damaged_group_that_lies_ahead_of_the_cursor_is_played_once_again(tmp_path: Path) -> None:
@@ -67,11 +30,11 @@ def test_a_damaged_group_that_lies_ahead_of_the_cursor_is_played_once_again(tmp_
     first._request_groups()
     for reference in list(fakes._in_flight)[1:]:
         fakes._finish(reference)
-    second, _ = launch(tmp_path, (0, 0), train=train)
+    second, _ = launch(tmp_path, train=train)
     second._checkpoint()
     # the ledger holds 1 to 3, and the stream has drawn none of them
     (tmp_path / "groups" / "train-0000002.0.safetensors").write_bytes(b"damaged")
-    third, fakes = launch(tmp_path, (0, 0, 0), train=train)
+    third, fakes = launch(tmp_path, train=train)
     third.run()
     trained = [group_id for step in fakes.trained for group_id in step.group_ids]
     assert len(trained) == len(set(trained)) == 8
@@ -79,18 +42,33 @@ def test_a_damaged_group_that_lies_ahead_of_the_cursor_is_played_once_again(tmp_
 
 
 def test_an_evaluation_tells_how_far_it_is(tmp_path: Path) -> None:
-    controller, _ = launch(tmp_path, train={"steps": 0})
-    controller.run()
-    steps = [f"evaluating ({mode}){done}" for mode in ("sampled", "greedy") for done in ("", " 2/2")]
-    # before and after
-    assert controller._view.statuses == [*steps, "training"] * 2  # type: ignore[attr-defined]
+    class Pool:
+        """Two actors that have played before; one of them is replaced, and its share of two begun again."""
+
+        size = 2
+        latest_stats = RolloutStats(num_held_out=7)
+
+        def submit(self, method: str, request: EvaluationRequest) -> EvaluationRequest:
+            return request
+
+        def wait_all(self, jobs: list[EvaluationRequest], meanwhile: Callable[[], None], **_: Any) -> list[Any]:
+            for count in (7, 9, 12):
+                self.latest_stats = RolloutStats(num_held_out=count)
+                meanwhile()
+            return [[make_episode(seed=seed) for seed in request.seeds] for request in jobs]
+
+    config = load_config(["eval.episodes=4"])
+    said: list[str] = []
+    evaluation = play_held_out(Pool(), config, standard_modes(config)[0], keep_as=None, show=said.append)
+    assert said == ["evaluating (sampled)", "evaluating (sampled) 2/4", "evaluating (sampled) 4/4"]
+    assert evaluation.num_episodes == 4
 
 
 def test_an_export_that_fails_leaves_no_part_of_itself(tmp_path: Path) -> None:
     controller, _ = launch(tmp_path, train={"steps": 0}, ends_with=RunError, dies_in="export")
     with pytest.raises(RunError, match="half of it is written"):
         controller.run()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "groups", "trajectories"]
+    assert [path.name for path in tmp_path.iterdir() if EXPORT_NAME in path.name] == []
 
 
 def test_an_evaluation_that_was_interrupted_is_made_by_the_next_launch_and_no_other_twice(tmp_path: Path) -> None:
@@ -99,11 +77,11 @@ def test_an_evaluation_that_was_interrupted_is_made_by_the_next_launch_and_no_ot
     first, _ = launch(tmp_path, train=train, num_rollout=1, stop_after_step=2)
     with pytest.raises(Interrupted):
         first.run()
-    second, fakes = launch(tmp_path, (0, 2), train=train, num_rollout=1, stop_after_step=1)
+    second, fakes = launch(tmp_path, train=train, num_rollout=1, stop_after_step=1)
     with pytest.raises(Interrupted):
         second.run()
     assert fakes.events[:4] == ["load", "publish 2", *evaluation]
-    third, fakes = launch(tmp_path, (0, 2, 3), train=train, num_rollout=1)
+    third, fakes = launch(tmp_path, train=train, num_rollout=1)
     third.run()
     assert [event for event in fakes.events if event.startswith(("evaluate", "step"))] == [
         "step 4",
@@ -112,6 +90,6 @@ def test_an_evaluation_that_was_interrupted_is_made_by_the_next_launch_and_no_ot
         *evaluation,
     ]
     # the last evaluation stands for its step also where the run is made longer
-    fourth, fakes = launch(tmp_path, (0, 2, 3, 6), train={**train, "steps": 7}, num_rollout=1)
+    fourth, fakes = launch(tmp_path, train={**train, "steps": 7}, num_rollout=1)
     fourth.run()
     assert fakes.events[2].startswith("group ")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from segue.actors.faults import Fault
 from segue.actors.plots import CurvesSink
-from segue.actors.recorder import JsonlSink, Recorder, TensorBoardSink, Values, read_metrics
+from segue.actors.recorder import JsonlSink, Recorder, TensorBoardSink, Values, read_faults, read_metrics
 
 
 class Listener:
@@ -25,7 +26,7 @@ class Listener:
 
 def test_every_sink_hears_everything() -> None:
     sinks = [Listener(), Listener()]
-    recorder = Recorder(list(sinks))
+    recorder = Recorder(None, list(sinks))
     recorder.write("step", 1, {"batch/success/mean": 0.5, "batch/reward_term/process": None})
     recorder.close()
     expected = [
@@ -38,12 +39,13 @@ def test_every_sink_hears_everything() -> None:
 def test_a_metric_that_the_list_does_not_hold_is_refused_before_any_sink() -> None:
     sink = Listener()
     with pytest.raises(KeyError, match=r"batch/succes/mean must stand in segue\.actors\.metrics"):
-        Recorder([sink]).write("step", 1, {"batch/succes/mean": 0.5})
+        Recorder(None, [sink]).write("step", 1, {"batch/succes/mean": 0.5})
     assert sink.events == []
 
 
 def test_lines_are_json_without_nan(tmp_path: Path) -> None:
-    sink = JsonlSink(tmp_path / "metrics.jsonl", incarnation=2)
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    sink.incarnation = 2
     sink.write("step", 3, {"batch/success/mean": 0.25, "batch/reward/std": None})
     with pytest.raises(ValueError, match="not JSON compliant"):
         sink.write("step", 4, {"batch/success/mean": float("nan")})
@@ -55,11 +57,12 @@ def test_lines_are_json_without_nan(tmp_path: Path) -> None:
 
 def test_a_restore_undoes_later_steps(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    first = JsonlSink(path, incarnation=0)
+    first = JsonlSink(path)
     first.write("eval", 0, {})
     for step in (1, 2, 3):
         first.write("step", step, {"batch/success/mean": step / 10})
-    second = JsonlSink(path, incarnation=1)
+    second = JsonlSink(path)
+    second.incarnation = 1
     second.write("restore", 1, {})
     second.write("step", 2, {"batch/success/mean": 0.9})
     for sink in (first, second):
@@ -71,7 +74,7 @@ def test_a_restore_undoes_later_steps(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_was_played_again_replaces_the_first_of_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    sink = JsonlSink(path, incarnation=0)
+    sink = JsonlSink(path)
     for mode, value in (("sampled", 0.1), ("greedy", 0.2), ("sampled", 0.3)):
         sink.write("eval", 4, {f"eval/{mode}/success": value})
     sink.close()
@@ -94,12 +97,13 @@ def test_reading_takes_time_in_proportion_to_the_lines(tmp_path: Path) -> None:
 
 def test_a_line_that_a_killed_process_left_half_written_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    first = JsonlSink(path, incarnation=0)
+    first = JsonlSink(path)
     first.write("step", 1, {"batch/success/mean": 0.1})
     first.close()
     with path.open("a") as file:
         file.write('{"kind": "step", "st')
-    second = JsonlSink(path, incarnation=1)
+    second = JsonlSink(path)
+    second.incarnation = 1
     second.write("step", 2, {"batch/success/mean": 0.2})
     second.close()
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
@@ -136,3 +140,24 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     events.Reload()
     assert events.Tags()["scalars"] == ["batch/success/mean"]
     assert [(event.step, event.value) for event in events.Scalars("batch/success/mean")] == [(1, 0.25), (2, 0.5)]
+
+
+def test_faults_are_kept_through_restores_and_are_no_metrics(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    recorder = Recorder(JsonlSink(path))
+    recorder.begin_incarnation(0, 0)
+    recorder.write("step", 1, {"loop/eta/s": 1.0})
+    recorder.write_fault(1, Fault(who="rollout-0", what="died", done="replaced"))
+    recorder.begin_incarnation(1, 0)
+    recorder.write_fault(0, Fault(who="learner", what="lost", done="started anew"))
+    recorder.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["kind"], line["incarnation"]) for line in lines] == [
+        ("step", 0),
+        ("fault", 0),
+        ("restore", 1),
+        ("fault", 1),
+    ]
+    found = [(fault["step"], fault["who"], fault["what"], fault["done"]) for fault in read_faults(path)]
+    assert found == [(1, "rollout-0", "died", "replaced"), (0, "learner", "lost", "started anew")]
+    assert read_metrics(path) == []

@@ -13,7 +13,7 @@ def test_a_summary_that_cannot_be_written_hides_no_error_and_is_one_where_there_
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "summary.json"
     said: list[str] = []
-    _write_end(path, {"status": "failed: learner-0 failed"}, Recorder([]), said.append)
+    _write_end(path, {"status": "failed: learner-0 failed"}, Recorder(None), said.append)
     assert len(said) == 1 and said[0].startswith(f"{path} could not be written: ")
     with pytest.raises(RunError, match=f"^{path} must be on a disk with room"):
-        _write_end(path, {"status": "finished"}, Recorder([]), said.append)
+        _write_end(path, {"status": "finished"}, Recorder(None), said.append)

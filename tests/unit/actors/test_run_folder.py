@@ -11,7 +11,7 @@ from segue.conf.errors import ConfigError
 from segue.conf.load import load_config, load_stored_config
 from segue.conf.schema import SegueConfig
 
-LAUNCH = {"command": "train", "restored_step": 0}
+LAUNCH = {"command": "train", "restored_steps": [0]}
 
 
 def test_a_folder_stores_the_configuration_and_takes_one_process_at_a_time(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_launches_are_kept_in_order(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.read_launches() == []
     folder.begin(SegueConfig(), LAUNCH)
-    folder.begin(SegueConfig(), {**LAUNCH, "restored_step": 5})
-    assert [launch["restored_step"] for launch in folder.read_launches()] == [0, 5]
+    folder.begin(SegueConfig(), {**LAUNCH, "restored_steps": [5]})
+    assert [launch["restored_steps"] for launch in folder.read_launches()] == [[0], [5]]
 
 
 def test_a_json_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

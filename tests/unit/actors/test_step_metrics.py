@@ -9,7 +9,7 @@ from actor_cases import make_episode
 from segue.actors.evaluation import evaluate
 from segue.actors.lineage import Staleness
 from segue.actors.metrics import pattern_of
-from segue.actors.rollout_actor import RolloutStats
+from segue.actors.rollout_stats import RolloutStats
 from segue.actors.step_metrics import (
     StepClock,
     batch_metrics,
@@ -66,8 +66,9 @@ def test_rollout_metrics_are_gains_over_seconds_of_all_actors() -> None:
             environments=EnvCounters(),
         )
 
-    before = [stats(100, 1.0, 10, 2.0, 0), stats(0, 0.0, 0, 0.0, 1)]
-    after = [stats(300, 2.0, 30, 4.0, 0), stats(100, 1.0, 10, 1.0, 4)]
+    # two actors each
+    before = stats(100, 1.0, 10, 2.0, 0) + stats(0, 0.0, 0, 0.0, 1)
+    after = stats(300, 2.0, 30, 4.0, 0) + stats(100, 1.0, 10, 1.0, 4)
     assert rollout_metrics(before, after) == {
         "rollout/prefill/tokens_per_s": (200 + 100) / (1 + 1),
         "rollout/decode/tokens_per_s": (20 + 10) / (2 + 1),
@@ -76,14 +77,20 @@ def test_rollout_metrics_are_gains_over_seconds_of_all_actors() -> None:
     assert rollout_metrics(after, after)["rollout/decode/tokens_per_s"] is None
 
 
-def test_environment_metrics_are_gains_of_all_actors() -> None:
-    before = [EnvCounters(episodes=4, calls=9, workers_died=1), EnvCounters(environment_failures=2)]
-    after = [
-        EnvCounters(episodes=10, calls=29, workers_died=2, workers_replaced=1, episodes_restored=3),
-        EnvCounters(episodes=1, environment_failures=7, calls_expired=4, episodes_lost=5),
-    ]
+def test_environment_metrics_are_gains() -> None:
+    before = EnvCounters(episodes=4, calls=9, workers_died=1, environment_failures=2)
+    after = EnvCounters(
+        episodes=11,
+        calls=29,
+        workers_died=2,
+        workers_replaced=1,
+        episodes_restored=3,
+        environment_failures=7,
+        calls_expired=4,
+        episodes_lost=5,
+    )
     assert environment_metrics(before, after) == {
-        "env/episodes/begun": 6 + 1,
+        "env/episodes/begun": 7,
         "env/episodes/failed": 5,
         "env/episodes/restored": 3,
         "env/episodes/lost": 5,
@@ -97,7 +104,7 @@ def test_environment_metrics_are_gains_of_all_actors() -> None:
 def test_every_counter_of_the_env_client_is_a_metric() -> None:
     # counters 1, 2, 4, 8, …: each sum of some of them is another number
     powers = {field.name: 2**i for i, field in enumerate(fields(EnvCounters))}
-    found = environment_metrics([EnvCounters()], [EnvCounters(**powers)])
+    found = environment_metrics(EnvCounters(), EnvCounters(**powers))
     assert sorted(found.values()) == sorted(powers.values())
 
 

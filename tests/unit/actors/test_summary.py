@@ -47,13 +47,16 @@ def test_rows_stand_before_and_after_with_gaps_where_a_side_was_not_played() -> 
     assert rows_before_and_after({"before": {"sampled": figures(1, 3)}})[0] == ("sampled success", 0.25, None)
 
 
-def test_restores_are_every_launch_but_the_first() -> None:
+def test_restores_are_every_beginning_but_the_first() -> None:
     launches = [
-        {"command": "train", "restored_step": 0, "started_at": "t0"},
-        {"command": "train", "restored_step": 5, "started_at": "t1"},
+        {"command": "train", "restored_steps": [0, 2], "started_at": "t0"},
+        {"command": "train", "restored_steps": [5], "started_at": "t1"},
     ]
     summary = build_summary(SegueConfig(seed=3), launches, {"steps": 9}, status="finished")
-    assert summary["restores"] == [{"incarnation": 1, "at_step": 5, "started_at": "t1"}]
+    assert summary["restores"] == [
+        {"incarnation": 1, "at_step": 2, "launched_at": "t0"},
+        {"incarnation": 2, "at_step": 5, "launched_at": "t1"},
+    ]
     assert (summary["steps"], summary["seed"], summary["status"]) == (9, 3, "finished")
 
 

@@ -2,13 +2,15 @@
 
 import pytest
 
-from segue.actors.task import TaskKind, TaskStream, member_seed
+from segue.actors.task import TaskKind, TaskStream, is_open, member_seed
 
 LIMIT = 1_000_000
 
 
 def make_stream(run_seed: int = 0, kind: TaskKind = TaskKind.train, incarnation: int = 0) -> TaskStream:
-    return TaskStream(kind=kind, run_seed=run_seed, seed_limit=LIMIT, incarnation=incarnation)
+    stream = TaskStream(kind=kind, run_seed=run_seed, seed_limit=LIMIT)
+    stream.restore({}, incarnation, finished=())
+    return stream
 
 
 def numbers(stream: TaskStream, count: int) -> list[int]:
@@ -58,14 +60,44 @@ def test_outstanding_tasks_are_drawn_again_after_a_restore_and_finished_ones_are
         stream.settle(finished)
     state = stream.state()
     # after the checkpoint: 4 finished, 6 and 7 were drawn and 7 finished
-    restored = make_stream(incarnation=1)
-    restored.restore(state, finished=[0, 1, 3, 4, 7])
+    restored = make_stream()
+    restored.restore(state, 1, finished=[0, 1, 3, 4, 7])
     assert numbers(restored, 5) == [2, 5, 6, 8, 9]
+
+
+def test_tasks_that_are_played_still_when_the_run_goes_back_are_not_drawn_again() -> None:
+    stream = make_stream()
+    numbers(stream, 6)
+    for finished in (0, 1, 3):
+        stream.settle(finished)
+    state = stream.state()
+    # 2 was asked for before the checkpoint, 7 after it; both are played on
+    stream.restore(state, 1, finished=[0, 1, 3], in_flight=[2, 7])
+    assert numbers(stream, 4) == [4, 5, 6, 8]
+    for finished in (2, 4, 5, 6, 7):
+        stream.settle(finished)
+    assert stream.state() == {"cursor": 9, "unfinished": [8]}
+
+
+def test_a_task_that_is_put_back_is_drawn_next() -> None:
+    stream = make_stream()
+    numbers(stream, 3)
+    for finished in (0, 1, 2):
+        stream.settle(finished)
+    stream.put_back(1)
+    assert stream.state() == {"cursor": 3, "unfinished": [1]}
+    assert numbers(stream, 2) == [1, 3]
+
+
+def test_a_task_is_open_until_its_group_stands_in_the_checkpoint() -> None:
+    state = {"cursor": 5, "unfinished": [1, 3]}
+    assert [is_open(state, number) for number in range(7)] == [False, True, False, True, False, True, True]
+    assert is_open({}, 0)
 
 
 def test_a_restore_without_a_checkpoint_starts_anew_but_keeps_finished_groups() -> None:
     stream = make_stream()
-    stream.restore({}, finished=[1])
+    stream.restore({}, 0, finished=[1])
     assert numbers(stream, 3) == [0, 2, 3]
 
 
@@ -74,7 +106,7 @@ def test_a_task_whose_group_is_gone_is_drawn_again_once_before_newer_ones() -> N
     numbers(stream, 4)
     for number in (0, 1, 2):
         stream.settle(number)
-    restored = make_stream(incarnation=1)
+    restored = make_stream()
     # 3 was outstanding and is gone, 2 has another group, 5 lies behind the cursor and comes in its turn
-    restored.restore(stream.state(), finished=[0, 2], lost=[1, 2, 3, 5])
+    restored.restore(stream.state(), 1, finished=[0, 2], lost=[1, 2, 3, 5])
     assert numbers(restored, 5) == [1, 3, 4, 5, 6]

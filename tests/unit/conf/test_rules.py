@@ -21,6 +21,10 @@ CASES = {
         ["train.groups_per_step=0"],
         "train.groups_per_step must be at least 1, got 0",
     ),
+    "resources_in_range": (
+        ["cluster.learner_resources={GPU: 1, CPU: 2}"],
+        "cluster.learner_resources must be without CPU, which cluster.threads says, got CPU",
+    ),
     "optimizers_in_range": (
         ["pretrain.optimizer.beta2=1.0"],
         "pretrain.optimizer.beta2 must be in [0, 1), got 1.0",

@@ -1,0 +1,83 @@
+"""The ranks of the learner: started together, asked together, and together lost."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from segue.actors.errors import ActorLost, RunError
+from segue.actors.supervise import Fleet, Member
+from segue.conf.schema import SegueConfig
+
+# a rank that dies makes the others fail in their collectives, and they are heard first: until Ray notices the death,
+# which takes longest where a whole node is gone
+_BLAME_S = 30.0
+
+
+class LearnerRanks:
+    """Every question goes to all ranks, which meet in collectives inside.
+
+    A rank that is lost, or overdue, ends all: the others hold half a step. `start` then makes new ones.
+    """
+
+    def __init__(self, fleet: Fleet, config: SegueConfig) -> None:
+        self._fleet = fleet
+        self._config = config
+        self._members: list[Member] = []
+
+    def start(self, exported_model: Path | None) -> None:
+        """Start every rank, in the place of those that there may be.
+
+        Args:
+            exported_model: folder of the model to start from; None draws weights.
+        Raises:
+            ActorLost: a rank died, or was not ready in time.
+            RunError: a rank failed.
+        """
+        for member in self._members:
+            self._fleet.kill(member)
+        self._members = [self._fleet.spawn_learner(rank) for rank in range(self._config.cluster.learner_ranks)]
+        timeout_s, what = self._config.cluster.start_timeout_s, "the learner to start"
+        first = [self._fleet.call(self._members[0], "open_store")]
+        address = self._wait(first, timeout_s, what, is_interruptible=True)[0]
+        ready = [self._fleet.call(member, "start", address, exported_model) for member in self._members]
+        self._wait(ready, timeout_s, what, is_interruptible=True)
+
+    def ask(self, method: str, *arguments: Any, what: str) -> list[Any]:
+        """Ask every rank the same, under the deadline of a step.
+
+        Args:
+            what: completes "waited for …" in the message.
+        Returns:
+            Each rank's answer.
+        Raises:
+            ActorLost: a rank died, or gave no answer in time.
+            RunError: a rank failed.
+        """
+        references = [self._fleet.call(member, method, *arguments) for member in self._members]
+        return self._wait(references, self._config.learner.step_timeout_s, what)
+
+    def _wait(self, references: list[Any], timeout_s: float, what: str, *, is_interruptible: bool = False) -> list[Any]:
+        deadline = time.monotonic() + timeout_s
+        values: dict[Any, Any] = {}
+        failure: RunError | None = None
+        waiting = list(references)
+        while waiting:
+            for answer in self._fleet.look(waiting, is_interruptible=is_interruptible):
+                waiting.remove(answer.reference)
+                values[answer.reference] = answer.value
+                if isinstance(answer.error, ActorLost):
+                    raise answer.error
+                if answer.error is not None and failure is None:
+                    failure = answer.error
+                    deadline = min(deadline, time.monotonic() + _BLAME_S)
+            if waiting and time.monotonic() > deadline:
+                break
+        if failure is not None:
+            raise failure
+        if waiting:
+            self._fleet.check_alive()
+            names = [member.name for member, r in zip(self._members, references, strict=False) if r in waiting]
+            raise ActorLost(
+                f"the controller waited {timeout_s:.0f} s for {what}, without an answer from {', '.join(names)}"
+            )
+        return [values[reference] for reference in references]

@@ -1,0 +1,84 @@
+"""Ray itself: started or joined for a run, asked whether it is still there."""
+
+import os
+import threading
+from typing import Any
+
+import ray
+
+from segue.actors.errors import RunError
+from segue.actors.loopback import ADDRESS
+from segue.actors.provenance import program
+from segue.actors.ray_errors import explain_version_clash
+from segue.conf.environment import forget_authentication_mode, has_token_authentication
+from segue.conf.schema import ClusterConfig
+
+# for Ray to say which nodes are alive
+_ANSWER_S = 15.0
+
+
+def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int) -> str | None:
+    """Start a Ray of the run's own, or join the cluster that the configuration names.
+
+    Returns:
+        Where the dashboard is and who may read it, in words; None where there is none.
+    Raises:
+        RunError: it did not start, or there is no such cluster.
+    """
+    if cluster.address is None:
+        forget_authentication_mode()
+    try:
+        context = ray.init(**_init_arguments(cluster, namespace, num_actors))
+    # Ray's own errors have no common class
+    except Exception as error:
+        raise RunError(_explain_no_ray(cluster, error)) from error
+    return _describe_dashboard(context.dashboard_url, cluster)
+
+
+def is_ray_alive() -> bool:
+    """Whether Ray still counts this process's node among the living; False also where it gives no answer."""
+    nodes: list[dict[str, Any]] = []
+    asking = threading.Thread(target=lambda: nodes.extend(ray.nodes()), daemon=True)
+    asking.start()
+    asking.join(_ANSWER_S)
+    own = ray.get_runtime_context().get_node_id()
+    return any(node["NodeID"] == own and node["Alive"] for node in nodes)
+
+
+def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
+    if cluster.address is not None:
+        return {**arguments, "address": cluster.address}
+    # CPUs are a promise to the scheduler and not a limit: one an actor, however small the machine
+    num_cpus = max(os.cpu_count() or 1, num_actors)
+    return {
+        **arguments,
+        # never one that happens to run on this machine
+        "address": "local",
+        "num_cpus": num_cpus,
+        "include_dashboard": cluster.dashboard,
+        "dashboard_host": ADDRESS,
+        # Ray's own servers bind to the node's address; see `loopback.py`
+        "_node_ip_address": ADDRESS,
+    }
+
+
+def _explain_no_ray(cluster: ClusterConfig, error: Exception) -> str:
+    clash = explain_version_clash(error)
+    if clash is not None:
+        return clash
+    first_line = next(iter(str(error).strip().splitlines()), "no reason given")
+    remedy = "free memory, disk or processes, then run the command again; Ray's own words are in its temporary folder"
+    if cluster.address is not None:
+        remedy = f"is a cluster up at {cluster.address}? leave cluster.address out to start one"
+    return f"Ray did not start: {type(error).__name__}: {first_line}; {remedy}"
+
+
+def _describe_dashboard(url: str | None, cluster: ClusterConfig) -> str | None:
+    if not url:
+        return None
+    if cluster.address is not None:
+        return f"http://{url} (of the cluster that the run joined)"
+    if has_token_authentication():
+        return f"http://{url} (asks for a token: `{program('ray')} get-auth-token` prints it)"
+    return f"http://{url} (open to every user of this machine)"

@@ -1,0 +1,311 @@
+"""The rollout actors as one: work goes to the least busy; an actor that is lost is replaced, and its work done again.
+
+    waiting ----> an actor's ----> done          a job, from `submit` to `wait_any`
+       ^             |
+       `-- lost -----'                           or found done: a group's file may stand though its actor is gone
+
+    started ----> has weights ----> gets work    an actor; one that takes long to come holds up nobody
+
+An actor is lost when its process died, or when it has not answered a ping for `cluster.answer_timeout_s`: it then is
+killed. One that is lost `cluster.max_losses` times in a row, with nothing finished in between, ends the run.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from segue.actors.errors import ActorLost, RunError
+from segue.actors.faults import Fault
+from segue.actors.rollout_stats import RolloutStats
+from segue.actors.supervise import Answer, Fleet, Member
+from segue.actors.weight_channel import WeightTicket, is_gone
+from segue.conf.schema import SegueConfig
+
+_PING_EVERY_S = 2.0
+# for work that is called off to end
+_CANCEL_S = 30.0
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Job:
+    """Something that one rollout actor is to do, whichever."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    find_done: Callable[[], Any]
+    """What a lost actor left of it, whole; None where nothing."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Seat:
+    """A place for an actor, whoever sits in it."""
+
+    name: str
+    member: Member
+    starting: Any = None
+    """Reference of its start, or of the weights that it takes up; None once that is done."""
+    deadline: float = 0.0
+    """Of `starting`."""
+    is_started: bool = False
+    ticket: WeightTicket | None = None
+    """Weights that it has, or takes up."""
+    jobs: dict[Any, Job] = field(default_factory=dict)
+    """What it was asked to do, by reference."""
+    pings: dict[Any, float] = field(default_factory=dict)
+    """When it was asked for its counters, by reference."""
+    stats: RolloutStats = field(default_factory=RolloutStats)
+    """Its counters when it last answered."""
+    num_losses: int = 0
+    """In a row, with nothing finished in between."""
+    is_late: bool = False
+    """Its start is overdue, and that was said."""
+
+
+class RolloutPool:
+    """See the module.
+
+    Args:
+        fleet: makes actors and asks them.
+        note: is told of each loss.
+    Invariants:
+        Each job that was submitted and not called off is answered once, whatever is lost:
+        tests/property/test_rollout_pool.py.
+    """
+
+    def __init__(self, fleet: Fleet, config: SegueConfig, note: Callable[[Fault], None]) -> None:
+        self._fleet = fleet
+        self._cluster = config.cluster
+        self._note = note
+        self._seats: list[_Seat] = []
+        self._waiting: list[Job] = []
+        self._results: dict[Job, Any] = {}
+        self._called_off: set[Job] = set()
+        self._model: Path | None = None
+        self._ticket: WeightTicket | None = None
+        self._stats_of_lost = RolloutStats()
+        self._pinged_at = 0.0
+
+    @property
+    def size(self) -> int:
+        """Actors, those that are just being replaced included."""
+        return len(self._seats)
+
+    def begin_start(self, count: int, exported_model: Path | None) -> None:
+        """Start actors; `wait_started` waits for them.
+
+        Args:
+            exported_model: folder of weights to play with; None for what is published, without which nothing is played.
+        """
+        self._model = exported_model
+        for index in range(count):
+            name = f"rollout-{index}"
+            self._seats.append(_Seat(name=name, member=self._fleet.spawn_rollout(name)))
+            self._begin(self._seats[-1])
+
+    def wait_started(self) -> None:
+        """Wait until every actor has started.
+
+        Raises:
+            RunError: one did not, in time.
+        """
+        while not all(seat.is_started for seat in self._seats):
+            self._advance(is_interruptible=True)
+
+    def submit(self, method: str, *arguments: Any, find_done: Callable[[], Any] = lambda: None) -> Job:
+        """Have something done by the least busy actor."""
+        job = Job(method=method, arguments=arguments, find_done=find_done)
+        self._waiting.append(job)
+        self._deal_out()
+        return job
+
+    def wait_any(self, jobs: Sequence[Job], *, timeout_s: float, what: str) -> list[tuple[Job, Any]]:
+        """Wait until at least one of these is done, or the user asks the run to end.
+
+        Args:
+            what: completes "waited for …" in the message.
+        Returns:
+            Each that is, and its answer.
+        Raises:
+            RunError: an actor's code failed, one was lost too often, or the deadline passed.
+        """
+        self._wait_until(lambda: any(job in self._results for job in jobs), timeout_s, what)
+        return [(job, self._results.pop(job)) for job in jobs if job in self._results]
+
+    def wait_all(self, jobs: Sequence[Job], *, timeout_s: float, what: str, meanwhile: Callable[[], None]) -> list[Any]:
+        """Wait until all of these are done; see `wait_any`.
+
+        Args:
+            meanwhile: called about twice a second.
+        Returns:
+            The answers, in order.
+        """
+        self._wait_until(lambda: all(job in self._results for job in jobs), timeout_s, what, meanwhile)
+        return [self._results.pop(job) for job in jobs]
+
+    def call_off(self, jobs: Sequence[Job]) -> None:
+        """Have these not done; when this returns nobody is at them any more, and nothing comes of them."""
+        self._called_off.update(job for job in jobs if job not in self._results)
+        self._waiting = [job for job in self._waiting if job not in self._called_off]
+        for job in jobs:
+            self._results.pop(job, None)
+        for seat in self._seats:
+            for reference, job in seat.jobs.items():
+                if job in self._called_off:
+                    self._fleet.cancel(reference)
+        deadline = time.monotonic() + _CANCEL_S
+        while busy := [seat for seat in self._seats if not self._called_off.isdisjoint(seat.jobs.values())]:
+            if time.monotonic() > deadline:
+                for seat in busy:
+                    self._replace(seat, ActorLost(f"{seat.name} does not leave off what was called off"))
+            else:
+                self._advance(is_interruptible=False)
+        self._called_off.clear()
+
+    def publish(self, ticket: WeightTicket) -> None:
+        """Have every actor take up these weights, also those that come later; waits for the present ones."""
+        # holds the buffer in the object store until the next one is taken up
+        self._ticket = ticket
+        for seat in self._seats:
+            if seat.is_started and seat.starting is None:
+                self._take_up_weights(seat)
+        while any(seat.is_started and seat.starting is not None for seat in self._seats):
+            self._advance(is_interruptible=False)
+
+    def forget_weights(self) -> None:
+        """What was published is undone: no new work until the next weights."""
+        self._ticket = None
+        for seat in self._seats:
+            seat.ticket = None
+
+    def stats(self) -> RolloutStats:
+        """Counters of all actors together, the lost ones included as far as they were heard."""
+        asked = [(seat, self._ping(seat)) for seat in self._seats if self._is_ready(seat)]
+        while any(reference in seat.pings for seat, reference in asked):
+            self._advance(is_interruptible=False)
+        return self.latest_stats
+
+    @property
+    def latest_stats(self) -> RolloutStats:
+        """The same, as it was last heard: a few seconds old."""
+        return sum((seat.stats for seat in self._seats), self._stats_of_lost)
+
+    def _wait_until(
+        self, holds: Callable[[], bool], timeout_s: float, what: str, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() > deadline:
+                names = ", ".join(seat.name for seat in self._seats)
+                raise RunError(f"the controller waited {timeout_s:.0f} s for {what}, without an answer from {names}")
+            self._advance(is_interruptible=True)
+            meanwhile()
+
+    def _advance(self, *, is_interruptible: bool) -> None:
+        """Deal out work, hear who has something to say, replace who is lost."""
+        self._deal_out()
+        if time.monotonic() > self._pinged_at + _PING_EVERY_S:
+            self._pinged_at = time.monotonic()
+            for seat in self._seats:
+                if self._is_ready(seat) and not seat.pings:
+                    self._ping(seat)
+        asked = {reference: seat for seat in self._seats for reference in _references(seat)}
+        for answer in self._fleet.look(list(asked), is_interruptible=is_interruptible):
+            seat = asked[answer.reference]
+            # one that was lost a moment ago has no references left
+            if answer.reference in _references(seat):
+                self._hear(seat, answer)
+        self._see_overdue()
+
+    def _hear(self, seat: _Seat, answer: Answer) -> None:
+        if isinstance(answer.error, ActorLost):
+            self._replace(seat, answer.error)
+        elif answer.reference == seat.starting:
+            self._hear_start(seat, answer)
+        elif answer.reference in seat.pings:
+            del seat.pings[answer.reference]
+            seat.stats = answer.or_raise()
+        else:
+            job = seat.jobs.pop(answer.reference)
+            if job not in self._called_off:
+                self._results[job] = answer.or_raise()
+                seat.num_losses = 0
+
+    def _hear_start(self, seat: _Seat, answer: Answer) -> None:
+        seat.starting = None
+        if answer.error is not None and seat.is_started and is_gone(answer.error):
+            # the learner that published them was lost; the next one publishes anew
+            seat.ticket = None
+            return
+        answer.or_raise()
+        seat.is_started = True
+        if seat.ticket is not self._ticket:
+            self._take_up_weights(seat)
+
+    def _begin(self, seat: _Seat) -> None:
+        seat.starting = self._fleet.call(seat.member, "start", self._model)
+        seat.deadline = time.monotonic() + self._cluster.start_timeout_s
+
+    def _take_up_weights(self, seat: _Seat) -> None:
+        seat.ticket = self._ticket
+        seat.starting = self._fleet.call(seat.member, "set_weights", self._ticket)
+        seat.deadline = time.monotonic() + self._cluster.start_timeout_s
+
+    def _is_ready(self, seat: _Seat) -> bool:
+        has_weights = self._model is not None or seat.ticket is not None
+        return seat.is_started and seat.starting is None and has_weights
+
+    def _deal_out(self) -> None:
+        ready = [seat for seat in self._seats if self._is_ready(seat)]
+        while ready and self._waiting:
+            seat = min(ready, key=lambda seat: len(seat.jobs))
+            job = self._waiting.pop(0)
+            seat.jobs[self._fleet.call(seat.member, job.method, *job.arguments)] = job
+
+    def _ping(self, seat: _Seat) -> Any:
+        reference = self._fleet.call(seat.member, "stats")
+        seat.pings[reference] = time.monotonic()
+        return reference
+
+    def _see_overdue(self) -> None:
+        now, limit = time.monotonic(), self._cluster.answer_timeout_s
+        for seat in self._seats:
+            if seat.pings and now > min(seat.pings.values()) + limit:
+                self._fleet.check_alive()
+                self._replace(seat, ActorLost(f"{seat.name} gave no answer for {limit:.0f} s"))
+            elif seat.starting is not None and now > seat.deadline and not seat.is_late:
+                self._see_late(seat)
+
+    def _see_late(self, seat: _Seat) -> None:
+        what = f"did not come within {self._cluster.start_timeout_s:.0f} s"
+        if not (seat.num_losses and any(map(self._is_ready, self._seats))):
+            raise RunError(f"{seat.name} {what}; cluster.start_timeout_s allows more")
+        # a cluster may have no place for it until a node comes back
+        seat.is_late = True
+        self._note(Fault(who=seat.name, what=what, done="the others go on"))
+
+    def _replace(self, seat: _Seat, loss: ActorLost) -> None:
+        self._fleet.kill(seat.member)
+        seat.num_losses += 1
+        if seat.num_losses > self._cluster.max_losses:
+            raise RunError(
+                f"{seat.name} was lost {seat.num_losses} times in a row, with nothing finished in between; last: {loss}"
+            ) from loss
+        jobs = [job for job in seat.jobs.values() if job not in self._called_off]
+        found = {job: result for job in jobs if (result := job.find_done()) is not None}
+        again = [job for job in jobs if job not in found]
+        self._results |= found
+        self._waiting[:0] = again
+        self._stats_of_lost += seat.stats
+        done = f"a new process takes its place; {len(again)} begun again, {len(found)} found finished"
+        self._note(Fault(who=seat.name, what=str(loss).removeprefix(f"{seat.name} "), done=done))
+        fresh = _Seat(name=seat.name, member=self._fleet.spawn_rollout(seat.name), num_losses=seat.num_losses)
+        self._seats[self._seats.index(seat)] = fresh
+        seat.starting, seat.jobs, seat.pings = None, {}, {}
+        self._begin(fresh)
+
+
+def _references(seat: _Seat) -> set[Any]:
+    """What it was asked and has not answered."""
+    return {*seat.jobs, *seat.pings, *(() if seat.starting is None else (seat.starting,))}
