@@ -1,6 +1,7 @@
 """A rollout actor: one engine, its env workers, and the episodes that they play side by side. Thin: it wires."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,11 @@ from segue.rollout.episode import TaskSpec
 from segue.rollout.journal import delete_journals
 from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
 from segue.rollout.trajectory_file import file_name, save_group
+
+logger = logging.getLogger(__name__)
+
+# between two tries to write a group's file
+_SAVE_AGAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +183,29 @@ class RolloutActor:
         return await asyncio.gather(*map(play, request.seeds))
 
     async def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:
+        path, patience_s = self._groups_folder / file_name(group.group_id), self._config.train.wait_timeout_s
         # a disk may be slow, and environments want answers meanwhile
-        digest = await asyncio.to_thread(save_group, self._groups_folder / file_name(group.group_id), group)
+        saving = asyncio.ensure_future(asyncio.to_thread(_save_when_there_is_room, path, group, patience_s))
+        try:
+            digest = await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            # what is called off must not appear later
+            await asyncio.wait([saving])
+            raise
         return make_record(group, number=task.number, digest=digest, rollout_s=rollout_s)
+
+
+def _save_when_there_is_room(path: Path, group: Group, patience_s: float) -> str:
+    """Write a group's file, again while it fails: a disk may be full for a while, and hours may be in a group."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return save_group(path, group)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise
+            logger.warning("%s could not be written, and is tried again: %s", path, error)
+            time.sleep(_SAVE_AGAIN_S)
 
 
 def collect_group(name: str, trajectories: Sequence[Trajectory], *, made_by: str, version: PolicyVersion) -> Group:
