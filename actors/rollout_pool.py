@@ -208,7 +208,7 @@ class RolloutPool:
         if time.monotonic() > self._pinged_at + _PING_EVERY_S:
             self._pinged_at = time.monotonic()
             for seat in self._seats:
-                if self._is_ready(seat) and not seat.pings:
+                if seat.is_started and not seat.pings:
                     self._ping(seat)
         asked = {reference: seat for seat in self._seats for reference in _references(seat)}
         for answer in self._fleet.look(list(asked), is_interruptible=is_interruptible):
@@ -274,10 +274,15 @@ class RolloutPool:
             if seat.pings and now > min(seat.pings.values()) + limit:
                 self._fleet.check_alive()
                 self._replace(seat, ActorLost(f"{seat.name} gave no answer for {limit:.0f} s"))
-            elif seat.starting is not None and now > seat.deadline and not seat.is_late:
+            elif seat.starting is not None and now > seat.deadline:
                 self._see_late(seat)
 
     def _see_late(self, seat: _Seat) -> None:
+        if seat.is_late:
+            return
+        if seat.is_started:
+            self._replace(seat, ActorLost(f"{seat.name} did not take up weights in time"))
+            return
         what = f"did not come within {self._cluster.start_timeout_s:.0f} s"
         if not (seat.num_losses and any(map(self._is_ready, self._seats))):
             raise RunError(f"{seat.name} {what}; cluster.start_timeout_s allows more")
