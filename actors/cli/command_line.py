@@ -7,6 +7,7 @@ from pathlib import Path
 
 from segue.actors.cli.job_list import JobList
 from segue.actors.loopback import keep_ray_on_loopback
+from segue.actors.ray_files import keep_ray_files_private
 from segue.conf.errors import ConfigError
 from segue.conf.load import (
     GROUPS,
@@ -19,6 +20,9 @@ from segue.conf.load import (
 )
 from segue.conf.schema import SegueConfig
 from segue.conf.secret import mask_override
+
+# commands that only compute
+_WITHOUT_RAY = ("describe",)
 
 
 def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -55,7 +59,8 @@ def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:
     if arguments.cfg is not None:
         print(config_to_yaml(config), end="")
         return None
-    keep_ray_on_loopback(config.cluster)
+    if command not in _WITHOUT_RAY:
+        _keep_ray_private(config)
     return config
 
 
@@ -66,8 +71,13 @@ def compose_stored(folder: Path) -> SegueConfig:
         ConfigError: it holds none, or a damaged one.
     """
     config = load_stored_config(folder)
-    keep_ray_on_loopback(config.cluster)
+    _keep_ray_private(config)
     return config
+
+
+def _keep_ray_private(config: SegueConfig) -> None:
+    keep_ray_on_loopback(config.cluster)
+    keep_ray_files_private(config.cluster)
 
 
 def run_jobs(command: str, overrides: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What every test here is held to."""
+"""What tests of the sandbox share, and are held to."""
 
 import os
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ def sandbox() -> BubblewrapSandbox:
     return make_sandbox()
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    """No process of a sandbox and no descriptor of ours outlives any test here."""
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """No process of a sandbox and no descriptor of ours outlives a test that uses this."""
     before = os.listdir("/proc/self/fd")
     yield
     assert survivors() == []

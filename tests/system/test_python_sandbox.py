@@ -43,7 +43,7 @@ from segue.envs.errors import InfrastructureFailure
 from segue.envs.python.program import MIB, ProgramLimits
 from segue.envs.python.sandbox import DEFAULT_INTERPRETER, BubblewrapSandbox
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("nothing_is_left")]
 
 ROOT = Path(__file__).parents[2]
 # a filter that lets everything pass: `return allow`

@@ -29,7 +29,7 @@ from sandbox_cases import LIMITS, make_sandbox, results
 from segue.envs.python.program import ProgramLimits
 from segue.envs.python.sandbox import BubblewrapSandbox
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("nothing_is_left")]
 
 
 @pytest.mark.parametrize(
