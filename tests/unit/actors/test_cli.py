@@ -302,6 +302,16 @@ def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str],
     assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
     message = "checkpoint must be whole, got step-00000003: learner/rank-0.safetensors missing or damaged"
     assert capsys.readouterr().err == f"segue: {message}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_leaves_a_target_that_is_there_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    (tmp_path / "out").mkdir()
+    folder.begin(load_config([]), {"command": "train", "restored_steps": [0]})
+    assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"segue: target must not exist, got {tmp_path}/out\n"
 
 
 def test_describe_prints_the_published_sizes_of_k3(capsys: pytest.CaptureFixture[str]) -> None:
