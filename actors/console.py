@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from segue.actors.recorder import Values
+from segue.actors.terminal import visible
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60
@@ -77,7 +78,7 @@ class ConsoleView:
         """Print one line that stays."""
         # a terminal or a reader that is gone takes nothing, and the run still ends with a checkpoint
         with suppress(OSError):
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
     def set_status(self, text: str) -> None:
         """What the run is at; shown in the live view only."""

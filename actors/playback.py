@@ -12,6 +12,7 @@ from segue.actors.preflight import check_before_start, check_environment, traine
 from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.rollout_pool import RolloutPool
 from segue.actors.supervise import supervised
+from segue.actors.terminal import visible
 from segue.conf.schema import SegueConfig
 from segue.model.tokenizer.base import Tokenizer
 from segue.model.tokenizer.load import load_tokenizer
@@ -60,12 +61,12 @@ def print_trajectory(console: Console, trajectory: Trajectory, tokenizer: Tokeni
     console.print(Rule(f"task {trajectory.task_id}, seed {trajectory.seed}"))
     text, start = Text(), 0
     for turn in trajectory.turns:
-        text.append(readable(trajectory.token_ids[start : turn.start], tokenizer), "dim")
-        text.append(readable(trajectory.token_ids[turn.start : turn.end], tokenizer), "bold cyan")
+        text.append(visible(readable(trajectory.token_ids[start : turn.start], tokenizer)), "dim")
+        text.append(visible(readable(trajectory.token_ids[turn.start : turn.end], tokenizer)), "bold cyan")
         start = turn.end
-    text.append(readable(trajectory.token_ids[start:], tokenizer), "dim")
+    text.append(visible(readable(trajectory.token_ids[start:], tokenizer)), "dim")
     console.print(text, soft_wrap=True)
-    console.print(Text(_verdict(trajectory), "green"), soft_wrap=True)
+    console.print(Text(visible(_verdict(trajectory)), "green"), soft_wrap=True)
 
 
 def readable(token_ids: Int32Array, tokenizer: Tokenizer) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from segue.actors.errors import Interrupted, RunError
+from segue.actors.terminal import visible
 from segue.conf.environment import apply_driver_environment
 from segue.conf.errors import ConfigError
 
@@ -72,7 +73,8 @@ def _overview() -> str:
 
 
 def _complain(message: str) -> int:
-    print(f"segue: {message}", file=sys.stderr)
+    # it may quote what an environment said
+    print(f"segue: {visible(message)}", file=sys.stderr)
     return EXIT_USER_ERROR
 
 
