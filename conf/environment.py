@@ -30,12 +30,15 @@ def actor_environment(threads: int) -> dict[str, str]:
         threads: threads of the tensor library.
 
     OMP_NUM_THREADS, MKL_NUM_THREADS: threads of the tensor library's pools.
+    MKL_CBWR: AUTO,STRICT, so that a row of a matrix product has the same bits whatever other rows there are; what an
+        episode samples then does not depend on those played beside it.
     TOKENIZERS_PARALLELISM: false keeps the tokenizer from starting threads of its own.
     TORCH_COMPILE_DISABLE: 1, so that no optimiser compiles C++ at its first step.
     """
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        "MKL_CBWR": "AUTO,STRICT",
         "TOKENIZERS_PARALLELISM": "false",
         "TORCH_COMPILE_DISABLE": "1",
     }

@@ -61,35 +61,40 @@ def _mix(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mixture [T, D], scores and reciprocal RMS [J, T]."""
     dtype = torch.promote_types(sources[0].dtype, torch.float32)
-    query_D = norm_weight.to(dtype) * proj_weight.to(dtype)
+    # as a matrix: unlike its product with a vector, a row's product with it has the same bits among any others
+    query_D1 = (norm_weight.to(dtype) * proj_weight.to(dtype)).unsqueeze(-1)
     if sources[0].numel() <= STACKED_NUMEL:
-        return _mix_stacked(sources, query_D, eps)
+        return _mix_stacked(sources, query_D1, eps)
     num_tokens, width = sources[0].shape
-    scores_JT = query_D.new_empty(len(sources), num_tokens)
+    scores_JT = query_D1.new_empty(len(sources), num_tokens)
     rstd_JT = torch.empty_like(scores_JT)
-    out_TD = torch.empty(num_tokens, width, dtype=sources[0].dtype, device=query_D.device)
+    out_TD = torch.empty(num_tokens, width, dtype=sources[0].dtype, device=query_D1.device)
     for block in _blocks(num_tokens, width):
         values = [source[block].to(dtype) for source in sources]
         scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
         for j, v_BD in enumerate(values):
-            torch.mv(v_BD, query_D, out=scores_JB[j])
-            torch.linalg.vector_norm(v_BD, dim=-1, out=rstd_JB[j])
-        rstd_JB.square_().div_(width).add_(eps).rsqrt_()
+            scores_JB[j] = (v_BD @ query_D1).squeeze(-1)
+            rstd_JB[j] = inverse_rms(v_BD, eps).squeeze(-1)
         scores_JB *= rstd_JB
-        p_JB1 = torch.softmax(scores_JB, dim=0).unsqueeze(-1)
-        mix_BD = values[0] * p_JB1[0]
-        for v_BD, p_B1 in zip(values[1:], p_JB1[1:], strict=True):
-            mix_BD.addcmul_(v_BD, p_B1)
-        out_TD[block] = mix_BD
+        out_TD[block] = _weigh(values, scores_JB.t())
     return out_TD, scores_JT, rstd_JT
 
 
-def _mix_stacked(sources: Sequence[Tensor], query_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    values_JTD = torch.stack(tuple(sources)).to(query_D.dtype)
-    rstd_JT = inverse_rms(values_JTD, eps).squeeze(-1)
-    scores_JT = (values_JTD @ query_D).mul_(rstd_JT)
-    p_JT1 = torch.softmax(scores_JT, dim=0).unsqueeze(-1)
-    return values_JTD.mul_(p_JT1).sum(0).to(sources[0].dtype), scores_JT, rstd_JT
+def _mix_stacked(sources: Sequence[Tensor], query_D1: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    values = [source.to(query_D1.dtype) for source in sources]
+    values_TJD = torch.stack(values, 1)
+    rstd_TJ = inverse_rms(values_TJD, eps).squeeze(-1)
+    scores_TJ = torch.mm(values_TJD.flatten(0, 1), query_D1).view(rstd_TJ.shape).mul_(rstd_TJ)
+    return _weigh(values, scores_TJ).to(sources[0].dtype), scores_TJ.t(), rstd_TJ.t()
+
+
+def _weigh(values: Sequence[Tensor], scores_BJ: Tensor) -> Tensor:
+    # softmax over the last dimension: over others, torch's vectors tie a token's bits to the number of tokens
+    first_p_B1, *others_p = torch.softmax(scores_BJ, dim=1).split(1, dim=1)
+    mix_BD = values[0] * first_p_B1
+    for v_BD, p_B1 in zip(values[1:], others_p, strict=True):
+        mix_BD.addcmul_(v_BD, p_B1)
+    return mix_BD
 
 
 def _blocks(num_tokens: int, width: int) -> Iterator[slice]:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from segue.kernels.common.sigmoid import sigmoid
+
 L2_EPS = 1e-6
 """Added to the squared norm of queries and keys."""
 
@@ -19,4 +21,4 @@ def log_decay(gate_logits_THK: Tensor, A_log_H: Tensor, dt_bias: Tensor, lower_b
     z_THK = gate_logits_THK + dt_bias.view(gate_logits_THK.shape[1:])
     if lower_bound is None:
         return -rate_H1 * torch.nn.functional.softplus(z_THK)
-    return lower_bound * torch.sigmoid(rate_H1 * z_THK)
+    return lower_bound * sigmoid(rate_H1 * z_THK)

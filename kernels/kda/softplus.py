@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.common.sigmoid import sigmoid
 from segue.kernels.kda.gate import L2_EPS, log_decay
 from segue.kernels.kda.layout import CHUNK, ChunkLayout
 from segue.kernels.kda.scan import Scan, Tiles, scan_backward, scan_forward
@@ -35,7 +36,7 @@ def softplus_kda(
     is_token = layout.is_token[:, :, None]
     log_decay_tiles = layout.to_tiles(log_decay(gate_logits_THK, A_log_H, dt_bias, None))
     total = torch.where(is_token, log_decay_tiles, 0).cumsum(1)
-    beta = torch.where(is_token, layout.to_tiles(torch.sigmoid(beta_logits_TH)[:, :, None]), 0).squeeze(-1)
+    beta = torch.where(is_token, layout.to_tiles(sigmoid(beta_logits_TH)[:, :, None]), 0).squeeze(-1)
     is_later = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).triu(1)[:, :, None]
     decayed = k[:, None] * (total[:, :, None] - total[:, None]).masked_fill(is_later, float("-inf")).exp()
     query_key, key_key = (decayed @ torch.stack([q, k], -1)).unbind(-1)

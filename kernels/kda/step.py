@@ -6,6 +6,7 @@ N sequences, H heads, K key width, V value width.
 import torch
 from torch import Tensor
 
+from segue.kernels.common.sigmoid import sigmoid
 from segue.kernels.kda.gate import L2_EPS, log_decay
 
 
@@ -33,6 +34,6 @@ def recurrent_step(
     decay_NH1K = log_decay(gate_logits_NHK, A_log_H, dt_bias, lower_bound).exp().unsqueeze(2)
     seen = torch.bmm((kq_NH2K * decay_NH1K).view(N * H, 2, K), state_NHVK.reshape(N * H, V, K).mT)
     erased_NHV, read_NHV = seen.view(N, H, 2, V).unbind(2)
-    write_NHV = (v_NHV - erased_NHV) * torch.sigmoid(beta_logits_NH).unsqueeze(-1)
+    write_NHV = (v_NHV - erased_NHV) * sigmoid(beta_logits_NH).unsqueeze(-1)
     o_NHV = torch.addcmul(read_NHV, (k_NH1K * q_NH1K).sum(-1), write_NHV) * K**-0.5
     return o_NHV, (state_NHVK * decay_NH1K).addcmul_(write_NHV.unsqueeze(-1), k_NH1K)

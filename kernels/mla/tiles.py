@@ -136,7 +136,8 @@ def _scores(q_HQK: Tensor, keys_HSK: Tensor, tile: _KeyTile, queries: slice, fut
 
 def _merge(o_HQV: Tensor, lse_HQ1: Tensor, unscaled_o_HQV: Tensor, max_HQ1: Tensor, sum_HQ1: Tensor) -> None:
     """Add a tile's attention, in place, to what its queries have seen so far."""
-    merged_HQ1 = torch.logaddexp2(lse_HQ1, max_HQ1 + sum_HQ1.log2_())
+    # contiguous: a view into a longer pack would be computed in other vectors, with other last bits
+    merged_HQ1 = torch.logaddexp2(lse_HQ1.contiguous(), max_HQ1 + sum_HQ1.log2_())
     o_HQV *= (lse_HQ1 - merged_HQ1).exp2_()
     o_HQV.addcmul_(unscaled_o_HQV, (max_HQ1 - merged_HQ1).exp2_())
     lse_HQ1.copy_(merged_HQ1)

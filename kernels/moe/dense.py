@@ -8,6 +8,7 @@ Letters: T tokens, E experts, k chosen experts, L expert input width, F expert h
 import torch
 from torch import Tensor
 
+from segue.kernels.common.product import batched_product
 from segue.kernels.situ.pointwise import Caps, gated_forward
 
 
@@ -21,4 +22,10 @@ def dense_experts(
     hidden_TEF = gated_forward(gate, up, caps).view(num_tokens, num_experts, hidden)
     weights_TE = hidden_TEF.new_zeros(num_tokens, num_experts).scatter_add_(1, expert_ids, weights.to(dtype))
     hidden_ETF = hidden_TEF.mul_(weights_TE.unsqueeze(-1)).to(z.dtype).transpose(0, 1)
-    return torch.bmm(hidden_ETF, w2.transpose(1, 2)).sum(0, dtype=dtype).to(z.dtype)
+    out_TEL = batched_product(hidden_ETF, w2.transpose(1, 2)).transpose(0, 1)
+    # in ascending order of the experts, as the other forms add them up
+    ids_Tk1 = expert_ids.sort(1).values.unsqueeze(-1)
+    u_TL, *others = out_TEL.gather(1, ids_Tk1.expand(-1, -1, out_TEL.shape[2])).to(dtype).unbind(1)
+    for out_TL in others:
+        u_TL += out_TL
+    return u_TL.to(z.dtype)

@@ -89,8 +89,8 @@ def run_experts(
     weights_P1 = weights.reshape(-1).index_select(0, order_P).unsqueeze(1).to(dtype)
     u_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
     if _is_padding_cheap(counts):
-        out_PL = padded_experts(z, token_P, counts, w1, w3, w2, caps)
-        return u_TL.index_add_(0, token_P, out_PL * weights_P1).to(z.dtype)
+        out_PL = padded_experts(z, token_P, weights_P1, counts, w1, w3, w2, caps)
+        return u_TL.index_add_(0, token_P, out_PL.to(dtype)).to(z.dtype)
     w1_ELF, w3_ELF, w2_EFL = (weight.transpose(1, 2).unbind() for weight in (w1, w3, w2))
     for block, experts, sizes in _blocks(counts):
         z_BL = z.index_select(0, token_P[block])

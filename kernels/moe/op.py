@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from segue.kernels.common.sigmoid import sigmoid
 from segue.kernels.moe.experts import Experts, run_experts
 from segue.kernels.moe.route import RouteWeights, weigh
 
@@ -53,7 +54,7 @@ def route(
         raise ValueError(f"replay_ids must be [{num_tokens}, {top_k}], got {tuple(replay_ids.shape)}")
     dtype = torch.promote_types(scores_logits.dtype, torch.float32)
     with torch.no_grad():
-        scores_TE = torch.sigmoid(scores_logits.to(dtype))
+        scores_TE = sigmoid(scores_logits.to(dtype))
         best_Tk1, best_ids_Tk1 = torch.topk(scores_TE + bias.to(dtype), top_k + 1, dim=1)
         ids_Tk = best_ids_Tk1[:, :top_k].contiguous() if replay_ids is None else replay_ids
         cutoff_T = best_Tk1[:, top_k].contiguous()
@@ -84,8 +85,8 @@ def experts(
     Raises:
         ValueError: shapes that do not fit, or one cap without the other.
     Invariants:
-        Equal inputs give equal bits. A token's result may differ in rounding when other tokens change, since the
-        number of rows of an expert's product changes; tests/reference/test_moe.py.
+        Equal inputs give equal bits: tests/reference/test_moe.py. On CPU, fp32 and wider, a token's bits depend on no
+        other token: tests/unit/kernels/test_neighbours.py.
     Source:
         Kimi K3 report, section 2.3.
     """

@@ -8,13 +8,21 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from segue.kernels.common.product import batched_product
 from segue.kernels.situ.pointwise import Caps, gated_forward
 
 
 def padded_experts(
-    z: Tensor, token_P: Tensor, counts: list[int], w1: Tensor, w3: Tensor, w2: Tensor, caps: Caps | None
+    z: Tensor,
+    token_P: Tensor,
+    weights_P1: Tensor,
+    counts: list[int],
+    w1: Tensor,
+    w3: Tensor,
+    w2: Tensor,
+    caps: Caps | None,
 ) -> Tensor:
-    """Output [P, L] of pairs sorted by expert; `token_P` names their rows of `z`."""
+    """Weighted output [P, L] of pairs sorted by expert; `token_P` names their rows of `z`."""
     num_experts, _, width = w1.shape
     load = max(counts)
     # a pair's place: its expert's first row plus its rank within the expert
@@ -25,6 +33,8 @@ def padded_experts(
     z_EML = z.new_zeros(num_experts * load, width).index_copy_(0, place_P, z.index_select(0, token_P))
     z_EML = z_EML.view(num_experts, load, width)
     dtype = torch.promote_types(z.dtype, torch.float32)
-    gate_EMF, up_EMF = torch.bmm(z_EML, w1.transpose(1, 2)), torch.bmm(z_EML, w3.transpose(1, 2))
-    hidden_EMF = gated_forward(gate_EMF.to(dtype), up_EMF.to(dtype), caps).to(z.dtype)
-    return torch.bmm(hidden_EMF, w2.transpose(1, 2)).view(-1, width).index_select(0, place_P)
+    gate_EMF, up_EMF = (batched_product(z_EML, matrix.transpose(1, 2)) for matrix in (w1, w3))
+    weights_EM1 = weights_P1.new_zeros(num_experts * load, 1).index_copy_(0, place_P, weights_P1)
+    hidden_EMF = gated_forward(gate_EMF.to(dtype), up_EMF.to(dtype), caps)
+    hidden_EMF *= weights_EM1.view(num_experts, load, 1)
+    return batched_product(hidden_EMF.to(z.dtype), w2.transpose(1, 2)).view(-1, width).index_select(0, place_P)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.common.sigmoid import sigmoid
 from segue.kernels.norm.rate import inverse_rms
 
 
@@ -80,7 +81,7 @@ class _GatedHeadNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         o_THV, gate_logits, weight_V, rate = ctx.saved_tensors
-        gate_THV = gate_logits.to(rate.dtype).sigmoid().view(o_THV.shape)
+        gate_THV = sigmoid(gate_logits.to(rate.dtype)).view(o_THV.shape)
         normed_THV, weight_wide_V = o_THV * rate, weight_V.to(rate.dtype)
         d_normed_THV = d_y.to(rate.dtype).view(o_THV.shape) * gate_THV
         # d sigmoid = gate (1 - gate), of which d_normed already holds one gate
@@ -99,7 +100,7 @@ def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 def _gated_head_norm(o_THV: Tensor, gate_logits: Tensor, weight_V: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     rate = inverse_rms(o_THV, eps)
-    gate_THV = gate_logits.to(rate.dtype).sigmoid().view(o_THV.shape)
+    gate_THV = sigmoid(gate_logits.to(rate.dtype)).view(o_THV.shape)
     return (o_THV * rate).mul_(weight_V).mul_(gate_THV).flatten(1).to(gate_logits.dtype), rate
 
 

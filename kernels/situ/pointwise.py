@@ -6,6 +6,8 @@ Shared by the public operator and by the experts, which apply them inside their 
 import torch
 from torch import Tensor
 
+from segue.kernels.common.sigmoid import sigmoid, silu
+
 Caps = tuple[float, float]
 """(beta, linear_beta) of SiTU-GLU."""
 
@@ -13,9 +15,9 @@ Caps = tuple[float, float]
 def gated_forward(gate: Tensor, up: Tensor, caps: Caps | None) -> Tensor:
     """SiTU-GLU of `gate` and `up` (same shape and dtype), or SwiGLU when `caps` is None."""
     if caps is None:
-        return torch.nn.functional.silu(gate).mul_(up)
+        return silu(gate).mul_(up)
     beta, linear_beta = caps
-    out = torch.sigmoid(gate)
+    out = sigmoid(gate)
     out *= torch.mul(gate, 1.0 / beta).tanh_()
     out *= torch.mul(up, 1.0 / linear_beta).tanh_()
     return out.mul_(beta * linear_beta)
@@ -23,22 +25,22 @@ def gated_forward(gate: Tensor, up: Tensor, caps: Caps | None) -> Tensor:
 
 def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, caps: Caps | None) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `gate` and `up`, and the value, which comes out of the recomputation."""
-    sigmoid = torch.sigmoid(gate)
+    gate_sigmoid = sigmoid(gate)
     if caps is None:
-        silu = gate * sigmoid
+        gate_silu = gate * gate_sigmoid
         # d silu / dg = sigmoid + silu (1 - sigmoid)
-        slope = torch.addcmul(silu, silu, sigmoid, value=-1.0).add_(sigmoid)
-        return slope.mul_(grad * up), silu * grad, silu.mul_(up)
+        slope = torch.addcmul(gate_silu, gate_silu, gate_sigmoid, value=-1.0).add_(gate_sigmoid)
+        return slope.mul_(grad * up), gate_silu * grad, gate_silu.mul_(up)
     beta, linear_beta = caps
     gate_tanh = torch.mul(gate, 1.0 / beta).tanh_()
     up_tanh = torch.mul(up, 1.0 / linear_beta).tanh_()
-    capped_gate = (sigmoid * gate_tanh).mul_(beta)
+    capped_gate = (gate_sigmoid * gate_tanh).mul_(beta)
     # d/du = capped_gate (1 - up_tanh^2)
     grad_times_gate = grad * capped_gate
     grad_up = torch.addcmul(grad_times_gate, grad_times_gate * up_tanh, up_tanh, value=-1.0)
     # d/dg = capped_up [ sigmoid (1 - gate_tanh^2) + capped_gate (1 - sigmoid) ]
     #      = capped_up [ sigmoid + capped_gate (1 - sigmoid - gate_tanh / beta) ]
-    slope = gate_tanh.mul_(1.0 / beta).add_(sigmoid)
-    slope = sigmoid.addcmul_(capped_gate, slope, value=-1.0).add_(capped_gate)
+    slope = gate_tanh.mul_(1.0 / beta).add_(gate_sigmoid)
+    slope = gate_sigmoid.addcmul_(capped_gate, slope, value=-1.0).add_(capped_gate)
     capped_up = up_tanh.mul_(linear_beta)
     return slope.mul_(capped_up).mul_(grad), grad_up, capped_gate.mul_(capped_up)

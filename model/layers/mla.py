@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from segue.conf.model_config import ModelConfig
+from segue.kernels.common.sigmoid import sigmoid
 from segue.model.layers.linear import JointLinear, Linear, RmsNorm
 from segue.model.state import StateStore
 
@@ -64,5 +65,5 @@ class GatedMla(nn.Module):
         # the gate meets the attention output before that is rounded to the model's dtype
         o = o.flatten(1)
         if gate:
-            o = o * torch.sigmoid(gate[0].to(o.dtype))
+            o = o * sigmoid(gate[0].to(o.dtype))
         return self.o_proj(o.to(x.dtype))

@@ -183,8 +183,7 @@ def test_decoding_in_tiles_equals_the_reference(pages_at_once: int) -> None:
     last = offsets_of(lengths)[1:] - 1
     # columns that no sequence reaches
     table = torch.cat([table, table[:, :1].expand(-1, 7)], 1)
-    budget = pages_at_once * len(lengths) * page_size * rows.shape[1]
-    out = absorbed_decode(q[last], pages, table, torch.tensor(lengths), kv_b, SCALE, budget)
+    out = absorbed_decode(q[last], pages, table, torch.tensor(lengths), kv_b, SCALE, pages_at_once * page_size)
     expected = naive_mla_decode(q[last], pages, table, torch.tensor(lengths), kv_b, SCALE)
     assert torch.allclose(out, expected, rtol=1e-11, atol=1e-12)
 
