@@ -69,6 +69,7 @@ from segue.conf.rules import SAMPLED_MODE
 from segue.conf.schema import SegueConfig
 from segue.envs.client import EnvCounters
 from segue.learner.failure import DamagedGroupsError
+from segue.rollout.journal import delete_other_journals
 
 # failed groups in a row, in batches, that may be chance
 _MAX_FAILED_BATCHES = 2
@@ -239,6 +240,8 @@ class Controller:
         )
         for name in findings.damaged:
             self._note_damage(name)
+        # a kill between a group's file and the end of its journals leaves them
+        delete_other_journals(self._folder.sessions, self._tasks)
 
     def summary(self) -> dict[str, Any]:
         """What the run did and cost so far."""

@@ -14,6 +14,7 @@ from segue.actors.admission import Admission
 from segue.actors.episode import Episode, summarize
 from segue.actors.group_record import GroupRecord, count_versions, make_record
 from segue.actors.rollout_stats import RolloutStats
+from segue.actors.run_folder import SESSIONS_NAME
 from segue.actors.task import Task, member_seed
 from segue.actors.weight_channel import WeightTicket, get_weights
 from segue.conf.schema import SegueConfig, Skill
@@ -61,7 +62,7 @@ class RolloutActor:
         self._config = config
         self._name = name
         self._groups_folder = run_folder / "groups"
-        self._journals_folder = run_folder / "sessions"
+        self._journals_folder = run_folder / SESSIONS_NAME
         self._admission = Admission(config.rollout.max_sessions)
         self._num_held_out = 0
 

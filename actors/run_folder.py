@@ -7,6 +7,7 @@ summary.json     before and after, costs, failures; written when the run ends, l
 curves.png       what metrics.jsonl says, drawn
 events/          the same for TensorBoard
 groups/          the buffer: one file a finished group
+sessions/        journals of unfinished episodes
 trajectories/    played evaluations: one file for each mode and rollout actor
 checkpoints/     last ones and the best, and damaged ones
 export/          the trained model, as another implementation reads it
@@ -26,6 +27,7 @@ from segue.conf.load import STORED_NAME, config_to_yaml
 from segue.conf.schema import SegueConfig
 
 EXPORT_NAME = "export"
+SESSIONS_NAME = "sessions"
 _LOCK_NAME = ".lock"
 
 
@@ -41,6 +43,7 @@ class RunFolder:
         self.curves = path / "curves.png"
         self.events = path / "events"
         self.groups = path / "groups"
+        self.sessions = path / SESSIONS_NAME
         self.trajectories = path / "trajectories"
         self.checkpoints = path / "checkpoints"
         self.export = path / EXPORT_NAME
@@ -97,9 +100,14 @@ class RunFolder:
         """Let the configuration of a run that has nothing to go on with be given anew.
 
         Returns:
-            Whether it is so: there is no checkpoint, no group and no metric.
+            Whether it is so: there is no checkpoint, no group, no journal and no metric.
         """
-        results = [path for folder in (self.checkpoints, self.groups) if folder.is_dir() for path in folder.iterdir()]
+        results = [
+            path
+            for folder in (self.checkpoints, self.groups, self.sessions)
+            if folder.is_dir()
+            for path in folder.iterdir()
+        ]
         if results or (self.metrics.is_file() and self.metrics.stat().st_size):
             return False
         self.config.unlink(missing_ok=True)

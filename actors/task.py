@@ -66,6 +66,11 @@ class TaskStream:
         is_task = kind == self._kind.value and number.isdecimal() and number.isascii()
         return int(number) if is_task and task_id == _task_id(self._kind, int(number)) else None
 
+    def __contains__(self, task_id: str) -> bool:
+        """Whether the group of a task is still to come."""
+        number = self.number_of(task_id)
+        return number is not None and (number in self._outstanding or is_open(self.state(), number))
+
     def draw(self) -> Task:
         """The next task; it is outstanding until `settle`."""
         if self._again:

@@ -1,26 +1,31 @@
 """Whole runs with real Ray actors, DeepSpeed and SQLite, two or three steps each, on random tiny weights.
 
-Covered: both commands, both staleness bounds, one and two ranks, resume, SIGTERM, a killed actor, what a run leaves
+Covered: both commands, both staleness bounds, one and two ranks, resume, SIGTERM, what a run leaves
 behind and emits. Not covered: that anything is learnt (benchmarks), faults in the middle of a checkpoint.
 """
 
-import json
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from run_cases import (
+    SMALL,
+    TIMEOUT_S,
+    copy_without_step,
+    has_steps,
+    ledger,
+    listeners,
+    read_json,
+    run,
+    start,
+    step_lines,
+    wait_until,
+)
 from safetensors.numpy import load_file
 
 from segue.actors.metrics import METRICS, When, pattern_of
@@ -29,85 +34,6 @@ from segue.model.checkpoint import import_checkpoint
 from segue.model.network import build_model
 from segue.rollout.trajectory import Outcome
 from segue.rollout.trajectory_file import load_group
-
-TIMEOUT_S = 240
-# a random policy earns nothing, so its groups train only where those without advantage are kept
-SMALL = (
-    "run.init_from=null",
-    "learner.advantage.zero_variance=keep",
-    "train.groups_per_step=2",
-    "train.group_size=2",
-    "train.checkpoint_every=1",
-    "train.keep_checkpoints=2",
-    "train.eval_every=0",
-    "pretrain.steps=2",
-    "pretrain.episodes_per_step=3",
-    "pretrain.eval_every=0",
-    "eval.episodes=3",
-    "env.variants={}",
-    "rollout.max_turn_tokens=16",
-    "rollout.max_sessions=8",
-    "cluster.dashboard=false",
-    "cluster.rollout_actors=1",
-    "cluster.learner_ranks=1",
-)
-
-
-def start(command: str, *overrides: str) -> subprocess.Popen[str]:
-    code = [sys.executable, "-P", "-m", "segue.actors.cli.main", command, *overrides]
-    return subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def run(command: str, *overrides: str) -> str:
-    """Run a command to its good end; returns what it printed."""
-    process = start(command, *overrides)
-    text, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, text
-    return text
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
-
-
-def step_lines(folder: Path) -> list[dict[str, Any]]:
-    return [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] == "step"]
-
-
-def ledger(folder: Path) -> list[dict[str, Any]]:
-    """The buffer's entries in the newest checkpoint."""
-    newest = max((folder / "checkpoints").iterdir())
-    return read_json(newest / "controller.json")["buffer"]["entries"]
-
-
-def copy_without_step(folder: Path, target: Path, step: int) -> Path:
-    """A run as it would stand had it been killed before its last step's groups were played."""
-    shutil.copytree(folder, target)
-    shutil.rmtree(target / "checkpoints" / f"step-{step:08d}")
-    shutil.rmtree(target / "export")
-    for path in (target / "groups").iterdir():
-        path.unlink()
-    return target
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def listeners(process: psutil.Process) -> list[str]:
-    """Addresses at which a process takes connections."""
-    return [
-        entry.laddr.ip.removeprefix("::ffff:")
-        for entry in process.net_connections("inet")
-        if entry.status == psutil.CONN_LISTEN
-    ]
-
-
-def has_steps(folder: Path, count: int) -> bool:
-    return len(step_lines(folder)) >= count
 
 
 @pytest.fixture(scope="module")
@@ -299,21 +225,3 @@ def test_sigterm_ends_cleanly_and_until_then_nothing_listens_to_the_network(tmp_
     assert (folder / "checkpoints" / f"step-{done:08d}" / "manifest.json").is_file()
     _, alive = psutil.wait_procs(children, timeout=20)
     assert alive == []
-
-
-def test_a_killed_rollout_actor_is_named_and_ends_the_run(tmp_path: Path) -> None:
-    folder = tmp_path / "killed"
-    process = start("train", *SMALL, "train.steps=1000", f"run.dir={folder}")
-    wait_until(lambda: has_steps(folder, 1))
-    actors = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "RolloutActor" in " ".join(child.cmdline())
-    ]
-    assert actors, "Ray names a worker's process after its actor's class"
-    os.kill(actors[0].pid, signal.SIGKILL)
-    text, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 2, text
-    assert "segue: rollout-0 died:" in text
-    assert f"segue train run.dir={folder} goes on" in text
-    assert read_json(folder / "summary.json")["status"].startswith("failed: rollout-0 died")

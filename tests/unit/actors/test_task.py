@@ -89,6 +89,14 @@ def test_a_task_that_is_put_back_is_drawn_next() -> None:
     assert numbers(stream, 2) == [1, 3]
 
 
+def test_the_stream_holds_the_tasks_whose_groups_are_to_come() -> None:
+    stream = make_stream()
+    numbers(stream, 3)
+    stream.settle(1)
+    assert [f"train-{number:07d}" in stream for number in range(5)] == [True, False, True, True, True]
+    assert "demonstration-0000000" not in stream
+
+
 def test_a_task_is_open_until_its_group_stands_in_the_checkpoint() -> None:
     state = {"cursor": 5, "unfinished": [1, 3]}
     assert [is_open(state, number) for number in range(7)] == [False, True, False, True, False, True, True]
