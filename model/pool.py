@@ -144,9 +144,13 @@ class StatePool:
         slot.pages.clear()
         heappush(self._free_slots, slot.index)
 
-    def view(self, slots: Sequence[Slot]) -> "PooledState":
-        """The states of these sequences for forwards, which change them in place; one view serves many forwards."""
-        return PooledState(self, slots)
+    def view(self, slots: Sequence[Slot], *, may_step: bool = True) -> "PooledState":
+        """The states of these sequences for forwards, which change them in place; one view serves many forwards.
+
+        Args:
+            may_step: a forward of one token a sequence is a decoding step; False takes the form for many then too.
+        """
+        return PooledState(self, slots, may_step)
 
     def export(self, slot: Slot) -> dict[str, np.ndarray]:
         """A copy of one state that leaves the pool: bits of every tensor, rows without their page structure."""
@@ -232,8 +236,8 @@ class StatePool:
 class PooledState:
     """The states of chosen sequences between two forwards: a `SequenceState` over a pool."""
 
-    def __init__(self, pool: StatePool, slots: Sequence[Slot]) -> None:
-        self.pool, self.slots = pool, tuple(slots)
+    def __init__(self, pool: StatePool, slots: Sequence[Slot], may_step: bool) -> None:
+        self.pool, self.slots, self.may_step = pool, tuple(slots), may_step
         indices = [slot.index for slot in slots]
         assert len(set(indices)) == len(indices), f"a sequence stands twice in one forward: {indices}"
         self.index = torch.tensor(indices, dtype=torch.int64, device=pool.page_table.device)
@@ -260,7 +264,7 @@ class PooledStore:
         self.offsets = inputs.offsets
         self._state, self._pool, self._index, self._run = state, pool, state.index, state.run
         self._num_new = inputs.lengths.tolist()
-        self.incremental = all(num_new == 1 for num_new in self._num_new)
+        self.incremental = state.may_step and all(num_new == 1 for num_new in self._num_new)
         pool.reserve(slots, self._num_new)
         device = self._index.device
         if self.incremental:

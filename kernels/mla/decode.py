@@ -11,7 +11,7 @@ width, R shared key width, C = L + R; K = Dn + R query width, X = Dn + Dv expand
 import torch
 from torch import Tensor
 
-from segue.kernels.common.product import batched_product
+from segue.kernels.common.product import MIN_MULTIPLICATIONS, batched_product
 
 TILE_ROWS = 2048
 """Rows of a sequence in a tile, unless a page is more."""
@@ -37,6 +37,7 @@ def absorbed_decode(
     q_HNK, weight_HXL = q.to(dtype).transpose(0, 1), kv_b.to(dtype)
     latent_q_HNL = batched_product(q_HNK[..., :key_width], weight_HXL[:, :key_width])
     latent_q_NHC = torch.cat([latent_q_HNL, q_HNK[..., key_width:]], dim=-1).mul_(scale).transpose(0, 1)
+    page_table = _widen(page_table, -(-MIN_MULTIPLICATIONS // (q.shape[1] * page_size * latent_width)))
     tile_pages = max(1, tile_rows // page_size)
     num_elements = min(tile_pages, page_table.shape[1]) * page_size * row_width
     at_once = max(1, READ_AT_ONCE // max(1, num_elements))
@@ -46,6 +47,12 @@ def absorbed_decode(
         groups = zip(*(x.split(at_once) for x in (latent_q_NHC, page_table, lengths)), strict=True)
         mixed_NHL = torch.cat([_mix_rows(q, pages, table, own, latent_width, tile_pages) for q, table, own in groups])
     return batched_product(mixed_NHL.transpose(0, 1), weight_HXL[:, key_width:].transpose(1, 2)).transpose(0, 1)
+
+
+def _widen(page_table: Tensor, num_pages: int) -> Tensor:
+    """A table of at least so many columns: in products over fewer rows, their number would move the bits."""
+    missing = num_pages - page_table.shape[1]
+    return page_table if missing <= 0 else torch.cat([page_table, page_table[:, :1].expand(-1, missing)], 1)
 
 
 def _mix_rows(

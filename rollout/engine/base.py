@@ -89,8 +89,9 @@ class Engine(Protocol):
 
     Invariants:
         A session's stream is only ever appended to. What a session samples depends on its tokens, its id, the seed and
-        the weights, not on what runs beside it. Tokens carry the version that sampled them. Held for every engine by
-        tests/contract/test_engine_contract.py.
+        the weights, not on what runs beside it: on CPU, in fp32 and wider, to the last bit of each log-probability, as
+        long as its state is not evicted (`docs/numerics.md`). Tokens carry the version that sampled them. Held for
+        every engine by tests/contract/test_engine_contract.py.
     """
 
     @property

@@ -236,7 +236,8 @@ class NativeEngine:
             offsets=self._to_device(np.cumsum([0, *lengths])),
         )
         slots = [chunk.request.state.slot for chunk in chunks]
-        view = self._pool.view([slot for slot in slots if slot is not None])
+        # always in the form for many tokens: which others are fed must not choose it
+        view = self._pool.view([slot for slot in slots if slot is not None], may_step=False)
 
         def feed() -> NDArray[Any]:
             with self.stats.prefill.measure(sum(lengths)), torch.inference_mode():

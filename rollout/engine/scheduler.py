@@ -116,15 +116,19 @@ class Scheduler:
         )
 
     def next_chunks(self) -> list[Chunk]:
-        """What the next feeding forward takes, first come first served."""
+        """What the next feeding forward takes, first come first served.
+
+        Where a session's tokens are cut depends on that session alone: another cut would sum in another order.
+        """
         chunks: list[Chunk] = []
         room = self._prefill_chunk_tokens
         for request in self.feeding:
             start = request.state.num_fed
-            chunks.append(Chunk(request, start, request.stream[start : start + min(request.num_unfed, room)]))
-            room -= len(chunks[-1].token_ids)
-            if not room:
+            token_ids = request.stream[start : start + min(request.num_unfed, self._prefill_chunk_tokens)]
+            room -= len(token_ids)
+            if room < 0:
                 break
+            chunks.append(Chunk(request, start, token_ids))
         return chunks
 
     def note_fed(self, chunks: Sequence[Chunk], expert_ids: UInt16Array) -> list[Request]:

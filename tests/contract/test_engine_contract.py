@@ -112,6 +112,7 @@ def test_a_completion_does_not_depend_on_what_runs_beside_it(engine):
             alone = open_session(engine, prompt, index)
             completion = await engine.generate(alone, make_sampling())
             assert completion.token_ids.tolist() == completions[index].token_ids.tolist()
+            assert completion.logprobs.tolist() == completions[index].logprobs.tolist()
 
     run(play())
 
