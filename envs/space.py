@@ -1,11 +1,14 @@
 """Gymnasium spaces of a `ToolEnv`: any text out, a tool call in."""
 
+import math
 from typing import Any
 
 import gymnasium
 
 from segue.envs.tool import ToolCall, ToolSpec, find_problem
 
+# of a number whose schema sets none
+_SAMPLE_BOUND = 100
 _SAMPLE_WORDS = ("clio", "57", "", "total of x", "é")
 
 
@@ -38,20 +41,51 @@ class ToolCalls(gymnasium.Space[ToolCall]):
 
     def contains(self, x: Any) -> bool:
         """True for a call that can be run."""
-        return isinstance(x, ToolCall) and find_problem(self._tools, x) is None
+        return isinstance(x, ToolCall) and self.find_problem(x) is None
+
+    def find_problem(self, call: ToolCall) -> str | None:
+        """Says why a call cannot be run, in words for the model; None when it can."""
+        return find_problem(self._tools, call)
 
     def _value(self, schema: dict[str, Any]) -> Any:
         if "enum" in schema:
             return schema["enum"][int(self.np_random.integers(len(schema["enum"])))]
-        kind = schema.get("type", "string")
-        if kind == "object":
-            return {name: self._value(inner) for name, inner in schema.get("properties", {}).items()}
-        if kind == "array":
-            return [self._value(schema.get("items", {})) for _ in range(int(self.np_random.integers(3)))]
-        if kind in ("integer", "number"):
-            low = schema.get("minimum", -100)
-            number = self.np_random.integers(low, schema.get("maximum", max(low, 100)), endpoint=True)
-            return int(number) if kind == "integer" else float(number)
-        if kind == "boolean":
-            return bool(self.np_random.integers(2))
-        return None if kind == "null" else str(self.np_random.choice(_SAMPLE_WORDS))
+        match schema.get("type", "string"):
+            case "object":
+                return {name: self._value(inner) for name, inner in schema.get("properties", {}).items()}
+            case "array":
+                return self._items(schema)
+            case "integer":
+                return self._integer(schema)
+            case "number":
+                low, high = _range(schema)
+                share = self.np_random.random()
+                return min(max(low, low * (1.0 - share) + high * share), high)
+            case "boolean":
+                return bool(self.np_random.integers(2))
+            case "null":
+                return None
+        return self._text(schema)
+
+    def _integer(self, schema: dict[str, Any]) -> int:
+        low, high = _range(schema)
+        # wider than the generator takes: an arbitrary part of it
+        low, high = math.ceil(low), math.floor(high)
+        return low + int(self.np_random.integers(min(high - low, 2**62), endpoint=True))
+
+    def _text(self, schema: dict[str, Any]) -> str:
+        word = str(self.np_random.choice(_SAMPLE_WORDS))
+        return word[: schema.get("maxLength")].ljust(schema.get("minLength", 0), "x")
+
+    def _items(self, schema: dict[str, Any]) -> list[Any]:
+        by_place = schema.get("prefixItems", [])
+        least = schema.get("minItems", 0)
+        most = schema.get("maxItems", max(least, len(by_place)) + 2)
+        num_items = int(self.np_random.integers(least, most, endpoint=True))
+        schemas = by_place[:num_items] + [schema.get("items", {})] * (num_items - len(by_place))
+        return [self._value(inner) for inner in schemas]
+
+
+def _range(schema: dict[str, Any]) -> tuple[float, float]:
+    low = schema.get("minimum", min(-_SAMPLE_BOUND, schema.get("maximum", _SAMPLE_BOUND)))
+    return low, schema.get("maximum", max(_SAMPLE_BOUND, low))

@@ -1,10 +1,12 @@
 """Tools: what a model may call, and what is wrong with a call that it made.
 
 A tool's parameters are a JSON schema. Only the keywords that `find_problem` checks are accepted, so that a schema never
-promises more than is held: type, properties, required, items, enum, minimum, maximum, description.
+promises more than is held: type, properties, required, items, prefixItems, minItems, maxItems, minLength, maxLength,
+enum, minimum, maximum, description.
 """
 
 import inspect
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -20,15 +22,22 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-_KEYWORDS = {"type", "properties", "required", "items", "enum", "minimum", "maximum", "description"}
 # keyword to the types that it says something about
 _NEEDED_TYPES = {
     "properties": ("object",),
     "required": ("object",),
     "items": ("array",),
+    "prefixItems": ("array",),
+    "minItems": ("array",),
+    "maxItems": ("array",),
+    "minLength": ("string",),
+    "maxLength": ("string",),
     "minimum": ("integer", "number"),
     "maximum": ("integer", "number"),
 }
+_KEYWORDS = {"type", "enum", "description", *_NEEDED_TYPES}
+# least and most of the same, and whether it is a count
+_BOUNDS = (("minimum", "maximum", False), ("minItems", "maxItems", True), ("minLength", "maxLength", True))
 _SCALARS = ["string", "number", "boolean", "null"]
 _HINTS: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _MAX_QUOTED_CHARS = 60
@@ -139,8 +148,10 @@ def _find_violation(path: str, schema: dict[str, Any], value: Any) -> str | None
         return f"{path} must be at least {schema['minimum']}, got {_quote(value)}"
     if "maximum" in schema and value > schema["maximum"]:
         return f"{path} must be at most {schema['maximum']}, got {_quote(value)}"
-    if isinstance(value, list) and "items" in schema:
-        return _first(_find_violation(f"{path}[{i}]", schema["items"], item) for i, item in enumerate(value))
+    if isinstance(value, str) and (problem := _find_wrong_count(schema, "Length", len(value))) is not None:
+        return f"{path} must have {problem} characters, got {len(value)}"
+    if isinstance(value, list):
+        return _find_item_violation(path, schema, value)
     if isinstance(value, dict) and "properties" in schema:
         properties = schema["properties"]
         for name in schema.get("required", ()):
@@ -151,6 +162,28 @@ def _find_violation(path: str, schema: dict[str, Any], value: Any) -> str | None
                 return f"{path} takes no {_quote(name)}; it takes: {', '.join(properties) or 'nothing'}"
         return _first(_find_violation(f"{path}.{name}", properties[name], item) for name, item in value.items())
     return None
+
+
+def _find_item_violation(path: str, schema: dict[str, Any], items: list[Any]) -> str | None:
+    problem = _find_wrong_count(schema, "Items", len(items))
+    if problem is not None:
+        return f"{path} must have {problem} items, got {len(items)}"
+    # what stands beyond the schemas by place has the one of all others
+    schemas = itertools.chain(schema.get("prefixItems", ()), itertools.repeat(schema.get("items", {})))
+    return _first(
+        _find_violation(f"{path}[{i}]", inner, item)
+        for i, (inner, item) in enumerate(zip(schemas, items, strict=False))
+    )
+
+
+def _find_wrong_count(schema: dict[str, Any], what: str, count: int) -> str | None:
+    """The rule that a count breaks, in words."""
+    least, most = schema.get(f"min{what}", 0), schema.get(f"max{what}", math.inf)
+    if least <= count <= most:
+        return None
+    if least == most:
+        return str(least)
+    return f"at least {least}" if count < least else f"at most {most}"
 
 
 def _first(problems: Iterable[str | None]) -> str | None:
@@ -186,6 +219,10 @@ def _check_schema(path: str, schema: Any) -> None:
     _check_values(path, schema)
     if "items" in schema:
         _check_schema(f"{path}[]", schema["items"])
+    by_place = schema.get("prefixItems", [])
+    _require(isinstance(by_place, list), f"prefixItems of {path}", "a list of schemas", by_place)
+    for index, inner in enumerate(by_place):
+        _check_schema(f"{path}[{index}]", inner)
     properties = schema.get("properties", {})
     is_named = isinstance(properties, dict) and all(isinstance(name, str) for name in properties)
     _require(is_named, f"properties of {path}", "a dictionary by name", properties)
@@ -198,12 +235,14 @@ def _check_schema(path: str, schema: Any) -> None:
 
 def _check_values(path: str, schema: dict[str, Any]) -> None:
     kind = schema.get("type")
-    bounds = {keyword: schema[keyword] for keyword in ("minimum", "maximum") if keyword in schema}
-    for keyword, bound in bounds.items():
-        _require(_has_type("number", bound), f"{keyword} of {path}", "a number", bound)
-    if len(bounds) == 2:
-        rule = f"at least its minimum {bounds['minimum']}"
-        _require(bounds["minimum"] <= bounds["maximum"], f"maximum of {path}", rule, bounds["maximum"])
+    for least, most, is_count in _BOUNDS:
+        for keyword in (least, most):
+            bound = schema.get(keyword, 0)
+            holds = _has_type("integer", bound) and bound >= 0 if is_count else _has_type("number", bound)
+            _require(holds, f"{keyword} of {path}", "a count" if is_count else "a number", bound)
+        if least in schema and most in schema:
+            rule = f"at least its {least} {schema[least]}"
+            _require(schema[least] <= schema[most], f"{most} of {path}", rule, schema[most])
     if "enum" in schema:
         allowed = [kind] if kind is not None else _SCALARS
         members = schema["enum"]

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
+from segue.envs.space import ToolCalls
 from segue.envs.tool import ToolCall, ToolSpec, collect_tools, find_problem, object_schema, tool
 
 
@@ -83,6 +84,25 @@ def test_a_hint_without_a_json_type_is_refused() -> None:
             object_schema({"x": {"type": "integer", "minimum": 3, "maximum": 2}}),
             "maximum of t.x must be at least its minimum 3, got 2",
         ),
+        (object_schema({"x": {"minLength": 1}}), "minLength of t.x must be given with type string, got None"),
+        (
+            object_schema({"x": {"type": "string", "maxItems": 1}}),
+            "maxItems of t.x must be given with type array, got 'string'",
+        ),
+        (object_schema({"x": {"type": "array", "minItems": -1}}), "minItems of t.x must be a count, got -1"),
+        (object_schema({"x": {"type": "string", "maxLength": 2.0}}), "maxLength of t.x must be a count, got 2.0"),
+        (
+            object_schema({"x": {"type": "array", "minItems": 2, "maxItems": 1}}),
+            "maxItems of t.x must be at least its minItems 2, got 1",
+        ),
+        (
+            object_schema({"x": {"type": "array", "prefixItems": {}}}),
+            "prefixItems of t.x must be a list of schemas, got {}",
+        ),
+        (
+            object_schema({"x": {"type": "array", "prefixItems": [{}, {"type": "int"}]}}),
+            r"type of t.x\[1\] must be one of",
+        ),
         (object_schema({"x": {"enum": 5}}), "enum of t.x must be a list of at least one string or .*, got 5"),
         (object_schema({"x": {"enum": "abc"}}), "enum of t.x must be a list of at least one string or .*, got 'abc'"),
         (object_schema({"x": {"enum": []}}), r"enum of t.x must be a list of at least one string or .*, got \[\]"),
@@ -121,8 +141,11 @@ SPEC = ToolSpec(
             "e": {"enum": ["a", 1]},
             "l": {"type": "array", "items": {"type": "integer"}},
             "o": {"type": "object", "properties": {"k": {"type": "null"}}, "required": ["k"]},
+            "w": {"type": "string", "minLength": 2, "maxLength": 3},
+            "p": {"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "string"}, "maxItems": 3},
+            "q": {"type": "array", "minItems": 2, "maxItems": 2},
         },
-        optional=["s", "i", "n", "b", "e", "l", "o"],
+        optional=["s", "i", "n", "b", "e", "l", "o", "w", "p", "q"],
     ),
 )
 
@@ -145,12 +168,40 @@ SPEC = ToolSpec(
         ({"l": [1, "x"]}, 't.l[1] must be of type integer, got "x"'),
         ({"o": {}}, "t.o needs k"),
         ({"o": {"k": None, "z": 1}}, 't.o takes no "z"; it takes: k'),
-        ({"zz": 1}, 't takes no "zz"; it takes: s, i, n, b, e, l, o'),
+        ({"w": "ab", "p": [None, "x", "y"], "q": [1, "x"]}, None),
+        ({"w": "abc", "p": []}, None),
+        ({"w": "a"}, "t.w must have at least 2 characters, got 1"),
+        ({"w": "abcd"}, "t.w must have at most 3 characters, got 4"),
+        ({"p": ["x"]}, 't.p[0] must be of type null, got "x"'),
+        ({"p": [None, 5]}, "t.p[1] must be of type string, got 5"),
+        ({"p": [None, "x", "y", "z"]}, "t.p must have at most 3 items, got 4"),
+        ({"q": [1]}, "t.q must have 2 items, got 1"),
+        ({"zz": 1}, 't takes no "zz"; it takes: s, i, n, b, e, l, o, w, p, q'),
         ({"s": ["x" * 100]}, 't.s must be of type string, got ["' + "x" * 58 + "…"),
     ],
 )
 def test_arguments_are_checked_with_the_reason(arguments: dict[str, Any], problem: str | None) -> None:
     assert find_problem((SPEC,), ToolCall(name="t", arguments=arguments)) == problem
+
+
+def test_samples_of_a_schema_fit_it() -> None:
+    inner = {
+        "above": {"type": "integer", "minimum": 500},
+        "below": {"type": "integer", "maximum": -500},
+        "wide": {"type": "integer", "minimum": -(2**70), "maximum": 2**70},
+        "narrow": {"type": "number", "minimum": 0.25, "maximum": 0.5},
+        "huge": {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308},
+        "word": {"type": "string", "minLength": 7, "maxLength": 8},
+        "short": {"type": "string", "maxLength": 1},
+        "pair": {"type": "array", "prefixItems": [{"type": "null"}, {"type": "boolean"}], "minItems": 2, "maxItems": 2},
+        "many": {"type": "array", "items": {"enum": [5]}, "minItems": 3},
+    }
+    space = ToolCalls((ToolSpec(name="t", description="", parameters=object_schema(inner)),))
+    space.seed(0)
+    calls = [space.sample() for _ in range(50)]
+    assert all(space.find_problem(call) is None for call in calls)
+    assert {call.arguments["narrow"] for call in calls} > {calls[0].arguments["narrow"]}
+    assert {len(call.arguments["many"]) for call in calls} == {3, 4, 5}
 
 
 def test_unknown_tools_and_unnamed_arguments_are_named() -> None:
