@@ -81,19 +81,20 @@ def _mix(
 
 
 def _mix_stacked(sources: Sequence[Tensor], query_D1: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    values = [source.to(query_D1.dtype) for source in sources]
-    values_TJD = torch.stack(values, 1)
+    dtype = query_D1.dtype
+    values = sources if sources[0].dtype is dtype else [source.to(dtype) for source in sources]
+    values_TJD = torch.stack(tuple(values), 1)
     rstd_TJ = inverse_rms(values_TJD, eps).squeeze(-1)
-    scores_TJ = torch.mm(values_TJD.flatten(0, 1), query_D1).view(rstd_TJ.shape).mul_(rstd_TJ)
+    scores_TJ = torch.mm(values_TJD.view(-1, len(query_D1)), query_D1).view(rstd_TJ.shape).mul_(rstd_TJ)
     return _weigh(values, scores_TJ).to(sources[0].dtype), scores_TJ.t(), rstd_TJ.t()
 
 
 def _weigh(values: Sequence[Tensor], scores_BJ: Tensor) -> Tensor:
     # softmax over the last dimension: over others, torch's vectors tie a token's bits to the number of tokens
-    first_p_B1, *others_p = torch.softmax(scores_BJ, dim=1).split(1, dim=1)
-    mix_BD = values[0] * first_p_B1
-    for v_BD, p_B1 in zip(values[1:], others_p, strict=True):
-        mix_BD.addcmul_(v_BD, p_B1)
+    p_BJ = torch.softmax(scores_BJ, dim=1)
+    mix_BD = values[0] * p_BJ[:, :1]
+    for j in range(1, len(values)):
+        mix_BD.addcmul_(values[j], p_BJ[:, j : j + 1])
     return mix_BD
 
 
