@@ -1,5 +1,6 @@
 """One run from its configuration to its summary: what `segue train` and `segue pretrain` do."""
 
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
 from segue.conf.schema import SegueConfig
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run(config: SegueConfig, kind: PhaseKind, *, arguments: list[str], launch_folder: Path) -> None:
@@ -132,6 +135,8 @@ def _launch(
             raise
         except RunError as error:
             status = f"failed: {error}"
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM:
+                raise _no_room(folder.path, error) from error
             raise
         except OSError as error:
             status = f"failed: {error}"
@@ -179,7 +184,7 @@ def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: 
         raise _no_room(folder.path, error) from error
 
 
-def _no_room(path: Path, error: OSError) -> RunError:
+def _no_room(path: Path, error: Exception) -> RunError:
     return RunError(f"{path} must be on a disk with room, and writable, got {error}")
 
 

@@ -1,5 +1,5 @@
 """Starts a fleet without actors on a Ray of its own; prints what it says of its dashboard, what that answers, and what
-SIGHUP and then SIGINT do.
+SIGHUP, sent twice at once, and then SIGINT do.
 
 Usage: own_ray.py <folder>, with any RAY_AUTH_MODE and RAY_ADDRESS in the environment.
 """
@@ -7,6 +7,7 @@ Usage: own_ray.py <folder>, with any RAY_AUTH_MODE and RAY_ADDRESS in the enviro
 import os
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -30,7 +31,10 @@ def main(folder: Path) -> None:
                 print(answer.status)
         except urllib.error.HTTPError as error:
             print(error.code)
+        # twice at once is one wish
         os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(1.0)
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:

@@ -1,4 +1,6 @@
-"""Waits of the fleet, on a real Ray actor that sleeps, fails and dies: each says who, what and how long."""
+"""The fleet and the learner's ranks on real Ray actors that sleep, fail and die: each message says who, what and how
+long.
+"""
 
 import os
 import signal
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 import ray
 
-from segue.actors.errors import Interrupted, RunError
-from segue.actors.supervise import Fleet, Interrupt, Member, actor_options
+from segue.actors.errors import ActorLost, Interrupted, RunError
+from segue.actors.interrupt import Interrupt
+from segue.actors.learner_ranks import LearnerRanks
+from segue.actors.supervise import Answer, Fleet, Member, actor_options
 from segue.conf.environment import apply_driver_environment
 from segue.conf.schema import ClusterConfig, SegueConfig
 
@@ -30,6 +34,22 @@ class Once:
 
 class Sleeper:
     """An actor with every way of not answering."""
+
+    def __init__(self, rank: int = 0) -> None:
+        self._rank = rank
+
+    def open_store(self) -> None:
+        """As a learner's rank."""
+
+    def start(self, address: None, exported_model: None) -> None:
+        """As a learner's rank."""
+
+    def fail_where_another_dies(self) -> None:
+        """What a rank's death looks like: the others fail, and are heard first."""
+        if self._rank == 0:
+            raise RuntimeError("connection closed by peer")
+        time.sleep(1.0)
+        os._exit(3)
 
     def answer(self, value: int) -> int:
         return value
@@ -55,37 +75,54 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def make_fleet(tmp_path: Path) -> tuple[Fleet, Member, Interrupt]:
+class SleeperFleet(Fleet):
+    """A fleet whose actors are sleepers."""
+
+    def spawn_learner(self, rank: int) -> Member:
+        return self._join(f"learner-{rank}", ray.remote(Sleeper).options(num_cpus=0).remote(rank))
+
+    def ask(self, member: Member, method: str, *arguments: Any) -> Answer:
+        """Ask and wait for the answer."""
+        answers: list[Answer] = []
+        reference = self.call(member, method, *arguments)
+        while not answers:
+            answers = self.look([reference])
+        return answers[0]
+
+
+def make_fleet(tmp_path: Path) -> tuple[SleeperFleet, Member, Interrupt]:
     interrupt = Interrupt(lambda text: None)
-    handle = ray.remote(Sleeper).options(num_cpus=0).remote()
-    return Fleet(SegueConfig(), run_folder=tmp_path, interrupt=interrupt), Member("rollout-0", handle), interrupt
+    config = SegueConfig(cluster=ClusterConfig(learner_ranks=2))
+    config.learner.step_timeout_s = 3.0
+    fleet = SleeperFleet(config, run_folder=tmp_path, interrupt=interrupt)
+    return fleet, fleet.spawn_learner(0), interrupt
 
 
-def test_answers_come_in_the_order_of_the_questions(cluster: None, tmp_path: Path) -> None:
-    fleet, member, _ = make_fleet(tmp_path)
-    calls = [fleet.call(member, "answer", value) for value in (3, 1, 2)]
-    assert fleet.wait(calls, timeout_s=30, what="answers") == [3, 1, 2]
-    call = fleet.call(member, "answer", 7)
-    assert fleet.wait_any([call], timeout_s=30, what="an answer") == [(call, 7)]
+def make_ranks(tmp_path: Path) -> LearnerRanks:
+    fleet, _, _ = make_fleet(tmp_path)
+    ranks = LearnerRanks(fleet, fleet._config)
+    ranks.start(None)
+    return ranks
 
 
 def test_an_answer_does_not_wait_for_the_others(cluster: None, tmp_path: Path) -> None:
     fleet, member, _ = make_fleet(tmp_path)
-    other = make_fleet(tmp_path)[1]
-    fleet.wait([fleet.call(member, "answer", 0)], timeout_s=30, what="the actor to start")
+    other = fleet.spawn_learner(1)
+    fleet.ask(member, "answer", 0)
     slow = fleet.call(other, "sleep", 60)
     start = time.monotonic()
     for value in range(20):
         call = fleet.call(member, "answer", value)
-        assert fleet.wait_any([slow, call], timeout_s=30, what="an answer") == [(call, value)]
-    # each wait would last its whole poll of 0.5 s if it were for all
+        (answer,) = fleet.look([slow, call])
+        assert (answer.reference, answer.value, answer.error) == (call, value, None)
+    # each look would last its whole poll of 0.5 s if it were for all
     assert time.monotonic() - start < 20 * 0.5
 
 
 def test_an_answer_is_deserialised_once(cluster: None, tmp_path: Path) -> None:
     fleet, member, _ = make_fleet(tmp_path)
-    calls = [fleet.call(member, "answer_once", str(tmp_path / name)) for name in "ab"]
-    assert fleet.wait(calls, timeout_s=30, what="answers") == [None, None]
+    for name in "ab":
+        assert fleet.ask(member, "answer_once", str(tmp_path / name)).or_raise() is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
@@ -129,39 +166,71 @@ def test_a_cluster_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) ->
     with pytest.raises(
         RunError, match=r"^Ray did not start: \w+: .*; is a cluster up at nowhere\? leave cluster\.address"
     ):
-        Fleet(config, run_folder=tmp_path, interrupt=Interrupt(print)).start(
-            num_rollout=0, num_learners=0, exported_model=None
-        )
+        Fleet(config, run_folder=tmp_path, interrupt=Interrupt(print)).start()
 
 
-def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread() -> None:
-    assert actor_options(ClusterConfig(address="auto", threads=8), "learner-0")["num_cpus"] == 8
+def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread_and_for_what_its_kind_takes() -> None:
+    options = actor_options(ClusterConfig(address="auto", threads=8), "learner-0", {"GPU": 0.5, "fast": 2})
+    assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (8, 0.5, {"fast": 2})
     # a Ray of the run's own takes all of its actors, however small the machine
-    assert actor_options(ClusterConfig(threads=8), "learner-0")["num_cpus"] == 1
+    assert actor_options(ClusterConfig(threads=8), "learner-0", {})["num_cpus"] == 1
 
 
-def test_a_deadline_says_who_waited_for_what_and_how_long(cluster: None, tmp_path: Path) -> None:
+def test_a_failure_and_a_death_name_the_actor(cluster: None, tmp_path: Path) -> None:
     fleet, member, _ = make_fleet(tmp_path)
-    message = r"^the controller waited 1 s for groups for step 4, without an answer from rollout-0$"
-    with pytest.raises(RunError, match=message):
-        fleet.wait([fleet.call(member, "sleep", 60)], timeout_s=1, what="groups for step 4")
+    failed = fleet.ask(member, "fail").error
+    assert str(failed) == "learner-0 failed: ValueError: the reason" and not isinstance(failed, ActorLost)
+    assert isinstance(failed.__cause__, ValueError)
+    died = fleet.ask(member, "die").error
+    assert isinstance(died, ActorLost) and str(died).startswith("learner-0 died: ")
+    # Ray's guesses at the cause fill a screen
+    assert "common causes" not in str(died)
 
 
-def test_a_failure_and_a_death_name_the_actor_and_do_not_wait_for_the_others(cluster: None, tmp_path: Path) -> None:
+def test_an_actor_that_is_killed_answers_with_a_loss(cluster: None, tmp_path: Path) -> None:
     fleet, member, _ = make_fleet(tmp_path)
-    other = make_fleet(tmp_path)[1]
-    start = time.monotonic()
-    with pytest.raises(RunError, match=r"^rollout-0 failed: ValueError: the reason$"):
-        fleet.wait([fleet.call(other, "sleep", 60), fleet.call(member, "fail")], timeout_s=60, what="both")
-    with pytest.raises(RunError, match=r"^rollout-0 died: "):
-        fleet.wait([fleet.call(other, "sleep", 60), fleet.call(member, "die")], timeout_s=60, what="both")
-    assert time.monotonic() - start < 30
+    fleet.ask(member, "answer", 0)
+    reference = fleet.call(member, "sleep", 60)
+    fleet.kill(member)
+    answers: list[Answer] = []
+    while not answers:
+        answers = fleet.look([reference])
+    assert isinstance(answers[0].error, ActorLost)
 
 
 def test_the_users_wish_to_end_breaks_only_waits_that_may_be_broken(cluster: None, tmp_path: Path) -> None:
     fleet, member, interrupt = make_fleet(tmp_path)
     interrupt.is_set = True
     with pytest.raises(Interrupted):
-        fleet.wait_any([fleet.call(member, "sleep", 60)], timeout_s=60, what="a group")
-    other = make_fleet(tmp_path)[1]
-    assert fleet.wait([fleet.call(other, "answer", 5)], timeout_s=30, what="the learner's step") == [5]
+        fleet.look([fleet.call(member, "sleep", 60)], is_interruptible=True)
+    other = fleet.spawn_learner(1)
+    assert fleet.ask(other, "answer", 5).value == 5
+
+
+def test_ranks_answer_in_their_order(cluster: None, tmp_path: Path) -> None:
+    assert make_ranks(tmp_path).ask("answer", 7, what="an answer") == [7, 7]
+
+
+def test_a_deadline_of_the_ranks_says_who_waited_for_what_and_how_long(cluster: None, tmp_path: Path) -> None:
+    message = r"^the controller waited 3 s for learner step 4, without an answer from learner-0, learner-1$"
+    with pytest.raises(ActorLost, match=message):
+        make_ranks(tmp_path).ask("sleep", 60, what="learner step 4")
+
+
+def test_a_failure_of_all_ranks_is_no_loss(cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"^learner-[01] failed: ValueError: the reason$") as caught:
+        make_ranks(tmp_path).ask("fail", what="a step")
+    assert not isinstance(caught.value, ActorLost)
+
+
+def test_the_rank_that_died_is_blamed_and_not_the_one_that_failed_for_it(cluster: None, tmp_path: Path) -> None:
+    with pytest.raises(ActorLost, match=r"^learner-1 died: "):
+        make_ranks(tmp_path).ask("fail_where_another_dies", what="a step")
+
+
+def test_ranks_that_are_started_again_are_new_ones(cluster: None, tmp_path: Path) -> None:
+    ranks = make_ranks(tmp_path)
+    with pytest.raises(ActorLost):
+        ranks.ask("fail_where_another_dies", what="a step")
+    ranks.start(None)
+    assert ranks.ask("answer", 1, what="an answer") == [1, 1]
