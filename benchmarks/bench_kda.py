@@ -9,18 +9,12 @@ that are written in full and hardly decay; all head widths; memory that is NaN b
 calls, with and without gradients; later tokens and neighbours that change no bit.
 """
 
-import argparse
 import itertools
-import json
-import platform
-import statistics
-import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from importlib.metadata import version
 
 import torch
-from report import Row, write_report
+from gpu import captured, check, error, main, median_ms
+from report import Row
 from torch import Tensor
 
 from segue.kernels.kda.decode import kda_decode
@@ -79,12 +73,6 @@ def run(form: Callable[..., tuple[Tensor, Tensor]], inputs: list[Tensor], offset
     generator = torch.Generator("cuda").manual_seed(7)
     cotangents = [torch.randn(x.shape, device="cuda", generator=generator).to(x.dtype) for x in (o, state)]
     return [o.detach(), state.detach(), *torch.autograd.grad([o, state], leaves, cotangents)]
-
-
-def error(result: Tensor, truth: Tensor) -> float:
-    """RMS of the difference over the RMS of the truth; NaN where the result is not finite."""
-    size = truth.double().square().mean().sqrt().clamp_min(1e-30)
-    return float((result.double() - truth.double()).square().mean().sqrt() / size)
 
 
 def check_errors() -> list[str]:
@@ -200,36 +188,6 @@ def time_decode() -> list[Row]:
     return rows
 
 
-def median_ms(call: Callable[[], object], repeats: int = 50) -> float:
-    """Median over calls, each between two events, the second-level cache overwritten before."""
-    cache = torch.empty(2**26, dtype=torch.int32, device="cuda")
-    for _ in range(5):
-        call()
-    times = []
-    for _ in range(repeats):
-        cache.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        times.append((start, end))
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in times)
-
-
-def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """The call as a graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph
-
-
 def time_chunk_form() -> list[Row]:
     """Forward, and forward with backward, eager and as a graph."""
     rows = []
@@ -260,50 +218,15 @@ def time_chunk_form() -> list[Row]:
     return rows
 
 
-def measure() -> dict[str, object]:
+def measure() -> list[Row]:
     """Check, then time.
 
     Raises:
         SystemExit: a check failed.
     """
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    assert torch.empty(3, device="cuda").isnan().all(), "memory is not poisoned"
-    failures = check_errors() + check_bits() + check_decode()
-    torch.use_deterministic_algorithms(False)
-    if failures:
-        raise SystemExit("no times, since checks failed:\n" + "\n".join(failures))
-    print("all checks passed", flush=True)
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "hardware": {
-            "name": properties.name.replace(" ", "-").lower(),
-            "model": properties.name,
-            "multiprocessors": properties.multi_processor_count,
-            "system": platform.platform(),
-        },
-        "packages": {name: version(name) for name in ("torch", "triton")},
-        "rows": [asdict(row) for row in [*time_chunk_form(), *time_decode()]],
-    }
-
-
-def main() -> None:
-    """Measure, or write the report of what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figures", help="measure, and write the figures here")
-    parser.add_argument("--report", help="figures to write as this commit's report")
-    args = parser.parse_args()
-    if args.report:
-        with open(args.report) as file:
-            figures = json.load(file)
-        rows = [Row(**row) for row in figures.pop("rows")]
-        command = "python benchmarks/bench_kda.py --figures kda.json"
-        print(write_report("kda", rows, elsewhere={"command": command, **figures}))
-        return
-    figures = measure()
-    if args.figures:
-        with open(args.figures, "w") as file:
-            json.dump(figures, file)
+    check(check_errors, check_bits, check_decode)
+    return [*time_chunk_form(), *time_decode()]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("kda", __doc__, measure)

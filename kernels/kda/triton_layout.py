@@ -3,13 +3,14 @@
 T tokens, N sequences, B chunks.
 """
 
-import weakref
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from segue.kernels.common.offsets import read_offsets
 
 CHUNK = 64
 
@@ -29,30 +30,17 @@ def chunk_table(offsets_N: Tensor, num_tokens: int, num_sequences: int, device: 
     """Table of the sequences [offsets[n], offsets[n+1]).
 
     Args:
-        offsets_N: int64 [N+1] on any device. Offsets on the CPU never wait for the GPU; a tensor of offsets on the GPU
-            is read back once, when it is first seen, and must not be changed in place.
+        offsets_N: int64 [N+1] on any device. Offsets on the CPU never wait for the GPU; others as `read_offsets` says.
         num_tokens: what the last offset must be.
         num_sequences: N.
         device: where the table lies.
     Raises:
         ValueError: the offsets do not rise from 0 to `num_tokens` over N sequences.
     """
-    bounds = _bounds(offsets_N) if offsets_N.is_cuda else tuple(offsets_N.tolist())
+    bounds = read_offsets(offsets_N)
     if bounds[0] != 0 or bounds[-1] != num_tokens or len(bounds) != num_sequences + 1:
         raise ValueError(f"offsets must rise from 0 to {num_tokens} over {num_sequences} sequences, got {bounds}")
     return _table(bounds, device)
-
-
-_seen: dict[int, tuple[weakref.ref[Tensor], tuple[int, ...]]] = {}
-
-
-def _bounds(offsets_N: Tensor) -> tuple[int, ...]:
-    key = id(offsets_N)
-    found = _seen.get(key)
-    if found is None or found[0]() is not offsets_N:
-        found = weakref.ref(offsets_N, lambda _: _seen.pop(key, None)), tuple(offsets_N.tolist())
-        _seen[key] = found
-    return found[1]
 
 
 @lru_cache(maxsize=16)

@@ -6,10 +6,12 @@ Letters: T own tokens, P prior tokens, N sequences, H heads, L latent width, R s
 width of a head.
 """
 
+import torch
 from torch import Tensor
 
 from segue.kernels.mla.decode import absorbed_decode
 from segue.kernels.mla.tiles import MlaAttention
+from segue.kernels.common.offsets import read_offsets
 
 
 def mla_attention(
@@ -17,18 +19,22 @@ def mla_attention(
 ) -> Tensor:
     """Causal softmax attention of packed sequences over their prior rows and their own.
 
+    On a GPU bf16 runs in Triton kernels; other dtypes take the tiles of `tiles` on any device, in at least fp32.
+
     Args:
         q: [T, H, Dn + R]; carries gradient.
         rows: [T, L + R], own rows, one a query; carries gradient.
-        prior_rows: [P, L + R], rows of earlier tokens, packed in sequence order; carries gradient.
+        prior_rows: [P, L + R], rows of earlier tokens, packed in sequence order; carries gradient, in at least fp32
+            where these are given so, in any case summed so.
         kv_b: [H, Dn + Dv, L], expands a latent to keys and values, key part first; carries gradient.
-        offsets: int64 [N + 1], starting at 0 and ending at T; a sequence may be empty.
-        prior_offsets: int64 [N + 1], starting at 0 and ending at P.
+        offsets: int64 [N + 1], starting at 0 and ending at T; a sequence may be empty. On the CPU, whatever the device
+            of the rest, they never wait for a GPU; others as `read_offsets` says.
+        prior_offsets: int64 [N + 1], starting at 0 and ending at P; likewise.
         scale: factor of the scores.
     Returns:
         [T, H, Dv], at least fp32 (as everything inside).
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit; on a GPU in bf16, a width without a kernel.
     Invariants:
         A sequence's results are bit-identical when another one changes: tests/reference/test_mla.py. Nothing of size
         queries x keys, and no expanded key, outlives its tile: tests/unit/kernels/test_mla.py.
@@ -47,16 +53,24 @@ def mla_attention(
             "prior_rows must be [P, L + R] and both offsets [N + 1], got "
             f"{tuple(prior_rows.shape)}, {tuple(offsets.shape)}, {tuple(prior_offsets.shape)}"
         )
-    own, prior = offsets.tolist(), prior_offsets.tolist()
+    own, prior = read_offsets(offsets), read_offsets(prior_offsets)
     if own[0] != 0 or own[-1] != rows.shape[0] or prior[0] != 0 or prior[-1] != prior_rows.shape[0]:
         raise ValueError(
-            f"offsets must span {rows.shape[0]} own and {prior_rows.shape[0]} prior rows, got {own} and {prior}"
+            f"offsets must span {rows.shape[0]} own and {prior_rows.shape[0]} prior rows, got {list(own)} and "
+            f"{list(prior)}"
         )
+    if q.is_cuda and torch.bfloat16 in (q.dtype, rows.dtype, kv_b.dtype) and q.shape[0] > 0:
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.mla.triton_op import triton_mla_attention
+
+        return triton_mla_attention(q, rows, prior_rows, kv_b, own, prior, scale)
     return MlaAttention.apply(q, rows, prior_rows, kv_b, own, prior, scale)
 
 
 def mla_decode(q: Tensor, pages: Tensor, page_table: Tensor, lengths: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
     """Attention of one token a sequence over the rows in its pages.
+
+    On a GPU bf16 runs in Triton kernels; other dtypes take the form of `decode` on any device, in at least fp32.
 
     Args:
         q: [N, H, Dn + R].
@@ -68,7 +82,7 @@ def mla_decode(q: Tensor, pages: Tensor, page_table: Tensor, lengths: Tensor, kv
     Returns:
         [N, H, Dv], at least fp32; no gradient.
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit; on a GPU in bf16, sizes without a kernel.
     """
     if pages.ndim != 3 or q.ndim != 3 or page_table.ndim != 2 or q.shape[1] != kv_b.shape[0]:
         raise ValueError(
@@ -80,4 +94,9 @@ def mla_decode(q: Tensor, pages: Tensor, page_table: Tensor, lengths: Tensor, kv
         raise ValueError(
             f"page_table and lengths must have {q.shape[0]} rows, got {page_table.shape[0]} and {lengths.shape[0]}"
         )
+    if q.is_cuda and torch.bfloat16 in (q.dtype, pages.dtype, kv_b.dtype):
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.mla.triton_decode import triton_decode
+
+        return triton_decode(q, pages, page_table, lengths, kv_b, scale)
     return absorbed_decode(q, pages, page_table, lengths, kv_b, scale)

@@ -46,7 +46,7 @@ class MlaAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, rows: Tensor, prior_rows: Tensor, kv_b: Tensor,
-        offsets: list[int], prior_offsets: list[int], scale: float,
+        offsets: tuple[int, ...], prior_offsets: tuple[int, ...], scale: float,
     ) -> Tensor:  # fmt: skip
         dtype = torch.promote_types(q.dtype, torch.float32)
         num_tokens, num_heads, query_width = q.shape
@@ -143,7 +143,7 @@ def _merge(o_HQV: Tensor, lse_HQ1: Tensor, unscaled_o_HQV: Tensor, max_HQ1: Tens
     lse_HQ1.copy_(merged_HQ1)
 
 
-def _key_tiles(offsets: list[int], prior_offsets: list[int]) -> Iterator[_KeyTile]:
+def _key_tiles(offsets: tuple[int, ...], prior_offsets: tuple[int, ...]) -> Iterator[_KeyTile]:
     for n, (begin, end) in enumerate(pairwise(offsets)):
         if begin == end:
             continue
