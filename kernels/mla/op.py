@@ -9,9 +9,9 @@ width of a head.
 import torch
 from torch import Tensor
 
+from segue.kernels.common.offsets import read_offsets
 from segue.kernels.mla.decode import absorbed_decode
 from segue.kernels.mla.tiles import MlaAttention
-from segue.kernels.common.offsets import read_offsets
 
 
 def mla_attention(
