@@ -299,6 +299,10 @@ class PooledStore:
         self._pool.recurrent[layer].index_copy_(0, self._index, recurrent)
         self._pool.conv[layer].index_copy_(0, self._index, conv)
 
+    def recurrent_in_place(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """See `StateStore`."""
+        return self._pool.recurrent[layer], self._pool.conv[layer], self._index
+
     def attend(self, layer: int, q: Tensor, rows: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
         """See `StateStore`."""
         pages = self._pool.pages[layer]

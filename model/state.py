@@ -33,6 +33,12 @@ class StateStore(Protocol):
     def write_recurrent(self, layer: int, recurrent: Tensor, conv: Tensor) -> None:
         """Store the same after this forward's tokens."""
 
+    def recurrent_in_place(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where `incremental`: all states and convolution inputs of a KDA layer, and which rows are these sequences'.
+
+        Rows [N] int64. Instead of reading and writing, these rows are changed.
+        """
+
     def attend(self, layer: int, q: Tensor, rows: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
         """Store the new latent rows [T, L + R] of an MLA layer and attend over all rows; [T, H, Dv]."""
 
@@ -184,6 +190,10 @@ class DifferentiableStore:
         """See `StateStore`."""
         self._recurrent.setdefault(layer, recurrent)
         self._conv.setdefault(layer, conv)
+
+    def recurrent_in_place(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """See `StateStore`; this store is never incremental."""
+        raise AssertionError("states that gradients pass through are not changed in place")
 
     def attend(self, layer: int, q: Tensor, rows: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
         """See `StateStore`."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from segue.conf.model_config import ModelConfig
+from segue.kernels.kda.decode import kda_decode
 from segue.kernels.kda.op import kda, kda_step
 from segue.kernels.norm.op import gated_head_norm
 from segue.kernels.short_conv.op import short_conv, short_conv_step
@@ -75,16 +76,35 @@ class KimiDeltaAttention(nn.Module):
     def _step(self, x: Tensor, store: StateStore) -> Tensor:
         """The same for one token of every sequence: recurrent form, products of `x` together."""
         q, k, v, beta_logits, decay, output_gate = self._joint_proj(x)
-        recurrent, conv = store.read_recurrent(self.kda_index)
-        qkv, conv = short_conv_step(torch.cat([q, k, v], dim=1), self._taps().T, conv)
-        q, k, v = qkv.view(-1, 3, self.num_heads, self.head_dim).unbind(1)
-        decay_logits = self.f_b_proj(decay).view(-1, self.num_heads, self.head_dim)
-        gates = (decay_logits, beta_logits, self.A_log, self.dt_bias)
-        o, recurrent = kda_step(q, k, v, *gates, recurrent, lower_bound=self.lower_bound)
-        store.write_recurrent(self.kda_index, recurrent, conv)
+        qkv, decay_logits = torch.cat([q, k, v], dim=1), self.f_b_proj(decay)
         if not self.has_full_rank_gate:
             output_gate = self.g_b_proj(output_gate)
-        return self.o_proj(gated_head_norm(o, output_gate, self.o_norm.weight, self.o_norm.eps))
+        step = self._step_in_place if x.is_cuda else self._step_apart
+        return self.o_proj(step(qkv, decay_logits, beta_logits, output_gate, store))
+
+    def _step_apart(
+        self, qkv: Tensor, decay_logits: Tensor, beta_logits: Tensor, output_gate: Tensor, store: StateStore
+    ) -> Tensor:
+        """From projections to what the output projection takes, [T, H * V], by an operator after the other."""
+        recurrent, conv = store.read_recurrent(self.kda_index)
+        qkv, conv = short_conv_step(qkv, self._taps().T, conv)
+        q, k, v = qkv.view(-1, 3, self.num_heads, self.head_dim).unbind(1)
+        gates = (decay_logits.view(-1, self.num_heads, self.head_dim), beta_logits, self.A_log, self.dt_bias)
+        o, recurrent = kda_step(q, k, v, *gates, recurrent, lower_bound=self.lower_bound)
+        store.write_recurrent(self.kda_index, recurrent, conv)
+        return gated_head_norm(o, output_gate, self.o_norm.weight, self.o_norm.eps)
+
+    def _step_in_place(
+        self, qkv: Tensor, decay_logits: Tensor, beta_logits: Tensor, output_gate: Tensor, store: StateStore
+    ) -> Tensor:
+        """The same in one launch, which finds each sequence's state where all states are."""
+        recurrent, conv, slots = store.recurrent_in_place(self.kda_index)
+        projections = (x.unsqueeze(1) for x in (qkv, decay_logits, beta_logits, output_gate))
+        y = kda_decode(
+            *projections, self._taps(), self.A_log, self.dt_bias, self.o_norm.weight, recurrent, conv, slots,
+            lower_bound=self.lower_bound, eps=self.o_norm.eps,
+        )  # fmt: skip
+        return y.squeeze(1)
 
 
 def _join_taps(*weights: Tensor) -> Tensor:
