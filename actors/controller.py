@@ -232,7 +232,7 @@ class Controller:
             return None if number in played else number
 
         findings = self._buffer.restore(buffer, number_of, lambda number: is_open(tasks, number))
-        self._totals.dropped[DropReason.superseded.value] += len(findings.superseded)
+        self._totals.dropped.update(DropReason.superseded.value for _ in findings.superseded)
         self._drop_unfit()
         lost = [number for number in findings.damaged.values() if number is not None]
         self._tasks.restore(

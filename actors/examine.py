@@ -51,7 +51,7 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
         faults = FaultLog(view.say)
         pool = RolloutPool(fleet, config, faults.note)
         fleet.start()
-        pool.begin_start(config.cluster.rollout_actors, exported_model=model)
+        pool.begin_start(config.cluster.rollout_actors, exported_model=model, needs_weights=False)
         pool.wait_started()
         folder.begin(config, {**facts, "restored_steps": [0]})
         recorder = Recorder(JsonlSink(folder.metrics), [view])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-
 # some senders, such as `timeout` and service managers, signal a process and its group: one wish comes twice
 _SAME_WISH_S = 0.5
 

@@ -46,8 +46,8 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
     with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), console.print) as fleet:
         pool = RolloutPool(fleet, config, FaultLog(console.print).note)
         fleet.start()
-        # a demonstrator needs no weights
-        pool.begin_start(1, exported_model=model)
+        # a demonstrator has no weights
+        pool.begin_start(1, exported_model=model, needs_weights=False)
         job = pool.submit("demonstrate_held_out" if demonstrator else "sample", request)
         what = f"{num_episodes} episodes"
         ((_, trajectories),) = pool.wait_any([job], timeout_s=config.eval.timeout_s, what=what)

@@ -83,6 +83,7 @@ class RolloutPool:
         self._results: dict[Job, Any] = {}
         self._called_off: set[Job] = set()
         self._model: Path | None = None
+        self._needs_weights = False
         self._ticket: WeightTicket | None = None
         self._stats_of_lost = RolloutStats()
         self._pinged_at = 0.0
@@ -92,13 +93,14 @@ class RolloutPool:
         """Actors, those that are just being replaced included."""
         return len(self._seats)
 
-    def begin_start(self, count: int, exported_model: Path | None) -> None:
+    def begin_start(self, count: int, exported_model: Path | None, *, needs_weights: bool) -> None:
         """Start actors; `wait_started` waits for them.
 
         Args:
-            exported_model: folder of weights to play with; None for what is published, without which nothing is played.
+            exported_model: folder of weights to play with; None is none.
+            needs_weights: nothing is played before weights are published.
         """
-        self._model = exported_model
+        self._model, self._needs_weights = exported_model, needs_weights
         for index in range(count):
             name = f"rollout-{index}"
             self._seats.append(_Seat(name=name, member=self._fleet.spawn_rollout(name)))
@@ -253,7 +255,7 @@ class RolloutPool:
         seat.deadline = time.monotonic() + self._cluster.start_timeout_s
 
     def _is_ready(self, seat: _Seat) -> bool:
-        has_weights = self._model is not None or seat.ticket is not None
+        has_weights = seat.ticket is not None or not self._needs_weights
         return seat.is_started and seat.starting is None and has_weights
 
     def _deal_out(self) -> None:

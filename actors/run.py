@@ -101,7 +101,7 @@ def _launch(
             faults.note(fault)
         pool, learners = RolloutPool(fleet, config, faults.note), LearnerRanks(fleet, config)
         fleet.start()
-        pool.begin_start(config.cluster.rollout_actors, exported_model=None)
+        pool.begin_start(config.cluster.rollout_actors, exported_model=None, needs_weights=True)
         learners.start(start_from)
         pool.wait_started()
         # one that did not start may be started with other values

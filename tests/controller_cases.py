@@ -89,7 +89,7 @@ def launch(
     faults = FaultLog(view.say)
     pool = RolloutPool(fakes, config, faults.note)  # type: ignore[arg-type]
     learners = LearnerRanks(fakes, config)  # type: ignore[arg-type]
-    pool.begin_start(num_rollout, exported_model=None)
+    pool.begin_start(num_rollout, exported_model=None, needs_weights=True)
     learners.start(None)
     pool.wait_started()
     lineage = Lineage.of_launches(folder.read_launches())

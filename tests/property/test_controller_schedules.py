@@ -313,6 +313,6 @@ def test_a_group_whose_file_is_damaged_is_dropped_and_its_task_trained_all_the_s
     # the second step waits for the task to be played again; at bound 0 nothing else may go ahead of it
     assert sorted(trained) == list(range(18))
     assert sorted(numbers(run.fleet.trained[1].group_ids)) == [3, 4, 5]
-    assert run.controller.summary()["dropped"] == {"damaged": 1, "superseded": 0}
+    assert run.controller.summary()["dropped"] == {"damaged": 1}
     (fault,) = read_faults(tmp_path / "metrics.jsonl")
     assert fault["what"] == "group file train-0000004.0.safetensors is damaged"
