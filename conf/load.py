@@ -1,7 +1,7 @@
 """From command-line overrides to one typed `SegueConfig`, or to one line that says what is wrong.
 
-Hydra composes `conf/<command>.yaml` (or `conf/config.yaml`), the groups `model`, `env`, `experiment` and the overrides
-over the schema; nothing of Hydra leaves this file: what it returns are plain dataclasses, checked by
+Hydra composes `conf/<command>.yaml` (or `conf/config.yaml`), the groups `model`, `env`, `algorithm`, `experiment` and
+the overrides over the schema; nothing of Hydra leaves this file: what it returns are plain dataclasses, checked by
 `segue.conf.rules`, with paths made absolute against the launch folder.
 """
 
@@ -38,7 +38,7 @@ from segue.conf.rules import check_rules
 from segue.conf.schema import EnvConfig, SegueConfig
 from segue.conf.secret import MASK, mask_override, names_secret
 
-GROUPS = ("model", "env", "experiment")
+GROUPS = ("model", "env", "algorithm", "experiment")
 STORED_NAME = "config.yaml"
 _STORED_HEADER = "defaults:\n- base_config\n"
 SHIPPED_WARM_START = "warm_start"

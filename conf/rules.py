@@ -16,6 +16,7 @@ from segue.conf.schema import (
     AdvantageKind,
     BalanceConfig,
     LossConfig,
+    LossKind,
     NormalisationKind,
     OptimizerConfig,
     Precision,
@@ -144,12 +145,45 @@ def optimizers_in_range(config: SegueConfig) -> None:
     _check_optimizer("pretrain.optimizer", config.pretrain.optimizer)
 
 
-def loss_in_range(config: SegueConfig) -> None:
-    """The window of ratios holds 1, where policy and behaviour agree."""
-    loss = config.learner.loss
-    _require(0 < loss.ratio_low < 1, "learner.loss.ratio_low", "in (0, 1)", loss.ratio_low)
-    _require(loss.ratio_high > 1, "learner.loss.ratio_high", "above 1", loss.ratio_high)
-    _require(loss.tau >= 0, "learner.loss.tau", "at least 0", loss.tau)
+def losses_in_range(config: SegueConfig) -> None:
+    """Every window of ratios holds 1, where policy and behaviour agree."""
+    loss, section = config.learner.loss, "learner.loss"
+    masked, ppo, cispo, gspo = loss.masked_ratio, loss.ppo_clip, loss.cispo, loss.gspo
+    _require(0 < masked.ratio_low < 1, f"{section}.masked_ratio.ratio_low", "in (0, 1)", masked.ratio_low)
+    _require(masked.ratio_high > 1, f"{section}.masked_ratio.ratio_high", "above 1", masked.ratio_high)
+    _require(masked.tau >= 0, f"{section}.masked_ratio.tau", "at least 0", masked.tau)
+    for name, clip_low, clip_high in (
+        ("ppo_clip", ppo.clip_low, ppo.clip_high),
+        ("gspo", gspo.clip_low, gspo.clip_high),
+    ):
+        _require(0 < clip_low < 1, f"{section}.{name}.clip_low", "in (0, 1)", clip_low)
+        _require(clip_high > 0, f"{section}.{name}.clip_high", "above 0", clip_high)
+    _require(ppo.dual_clip is None or ppo.dual_clip > 1, f"{section}.ppo_clip.dual_clip", "above 1", ppo.dual_clip)
+    _require(0 <= cispo.ratio_low < 1, f"{section}.cispo.ratio_low", "in [0, 1)", cispo.ratio_low)
+    _require(cispo.ratio_high >= 1, f"{section}.cispo.ratio_high", "at least 1", cispo.ratio_high)
+    truncated = loss.reinforce.ratio_high
+    _require(truncated >= 1, f"{section}.reinforce.ratio_high", "at least 1", truncated)
+
+
+def advantages_in_range(config: SegueConfig) -> None:
+    """A later reward counts for something between nothing and all."""
+    discount = config.learner.advantage.discount
+    _require(0 <= discount <= 1, "learner.advantage.discount", "in [0, 1]", discount)
+
+
+def advantage_fits_loss(config: SegueConfig) -> None:
+    """A trajectory's one ratio has one sign to be clipped by."""
+    learner = config.learner
+    fits = learner.loss.kind is not LossKind.gspo or learner.advantage.kind is not AdvantageKind.turn_returns
+    rule = "one that a whole trajectory shares while learner.loss.kind is gspo, whose ratio is the whole trajectory's"
+    _require(fits, "learner.advantage.kind", rule, learner.advantage.kind.name)
+
+
+def turn_returns_have_turns(config: SegueConfig) -> None:
+    """The return of an only turn is the trajectory's reward."""
+    turns, kind = config.rollout.max_turns, config.learner.advantage.kind
+    fits = kind is not AdvantageKind.turn_returns or turns > 1
+    _require(fits, "learner.advantage.kind", "group_mean while rollout.max_turns is 1: it is the same", kind.name)
 
 
 def segment_is_whole_chunks(config: SegueConfig) -> None:
@@ -242,15 +276,28 @@ def variants_are_named_options(config: SegueConfig) -> None:
 def settings_have_effect(config: SegueConfig) -> None:
     """A setting that another one turns off must not be given."""
     learner = config.learner
+    loss, advantage = learner.loss, learner.advantage
+    for kind in LossKind:
+        section = getattr(loss, kind.name)
+        for name in (field.name for field in fields(section)):
+            value = getattr(section, name)
+            _unused_unless(
+                value == _default(type(section), name) or loss.kind is kind,
+                f"learner.loss.{kind.name}.{name}", f"learner.loss.kind={kind.name}", value,
+            )  # fmt: skip
     _unused_unless(
-        learner.loss.constant_tokens == _default(LossConfig, "constant_tokens")
-        or learner.loss.normalisation is NormalisationKind.constant,
-        "learner.loss.constant_tokens", "learner.loss.normalisation=constant", learner.loss.constant_tokens,
+        loss.constant_tokens == _default(LossConfig, "constant_tokens")
+        or loss.normalisation is NormalisationKind.constant,
+        "learner.loss.constant_tokens", "learner.loss.normalisation=constant", loss.constant_tokens,
     )  # fmt: skip
     _unused_unless(
-        learner.advantage.std_epsilon == _default(AdvantageConfig, "std_epsilon")
-        or learner.advantage.kind is AdvantageKind.grpo,
-        "learner.advantage.std_epsilon", "learner.advantage.kind=grpo", learner.advantage.std_epsilon,
+        advantage.std_epsilon == _default(AdvantageConfig, "std_epsilon")
+        or advantage.kind in (AdvantageKind.grpo, AdvantageKind.reinforce_pp),
+        "learner.advantage.std_epsilon", "learner.advantage.kind=grpo or reinforce_pp", advantage.std_epsilon,
+    )  # fmt: skip
+    _unused_unless(
+        advantage.discount == _default(AdvantageConfig, "discount") or advantage.kind is AdvantageKind.turn_returns,
+        "learner.advantage.discount", "learner.advantage.kind=turn_returns", advantage.discount,
     )  # fmt: skip
     _unused_unless(
         learner.balance.num_bins == _default(BalanceConfig, "num_bins") or learner.balance.live,
@@ -263,7 +310,10 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     values_in_range,
     resources_in_range,
     optimizers_in_range,
-    loss_in_range,
+    losses_in_range,
+    advantages_in_range,
+    advantage_fits_loss,
+    turn_returns_have_turns,
     segment_is_whole_chunks,
     micro_step_holds_a_segment,
     backend_is_supported,

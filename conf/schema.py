@@ -32,10 +32,23 @@ class ZeroVariance(Enum):
 
 
 class AdvantageKind(Enum):
-    """How a trajectory's reward becomes an advantage."""
+    """How rewards become advantages."""
 
     group_mean = "group_mean"
     grpo = "grpo"
+    rloo = "rloo"
+    reinforce_pp = "reinforce_pp"
+    turn_returns = "turn_returns"
+
+
+class LossKind(Enum):
+    """The policy's loss; each kind has a section of its own under its name."""
+
+    masked_ratio = "masked_ratio"
+    ppo_clip = "ppo_clip"
+    cispo = "cispo"
+    gspo = "gspo"
+    reinforce = "reinforce"
 
 
 class NormalisationKind(Enum):
@@ -123,16 +136,20 @@ class AdvantageConfig:
     """From rewards to advantages."""
 
     kind: AdvantageKind = AdvantageKind.group_mean
-    """Reward minus the group's mean (K2.5), or that over the group's standard deviation (GRPO)."""
+    """Reward minus the group's mean (K2.5, Dr.GRPO); that over the group's or the step's deviation (`grpo`,
+    `reinforce_pp`); minus the mean of the others (`rloo`); or the same of each turn's return (`turn_returns`)."""
     std_epsilon: float = 1e-6
-    """Added to the group's standard deviation (grpo)."""
+    """Added to the standard deviation (`grpo`, `reinforce_pp`); above 0."""
+    discount: float = 1.0
+    """What a later turn's reward counts for, by turns ahead (`turn_returns`); in [0, 1]."""
     zero_variance: ZeroVariance = ZeroVariance.skip
-    """Whether trajectories of a group without advantage are run (`keep`, for the squared log-ratio) or not."""
+    """Whether trajectories of a group without advantage are run (`keep`, for the squared log-ratio of `masked_ratio`
+    and the router's statistics) or not."""
 
 
 @dataclass(kw_only=True, slots=True)
-class LossConfig:
-    """K2.5 loss: masked ratio with squared log-ratio."""
+class MaskedRatioConfig:
+    """K2.5: policy gradient inside a window of ratios, and a squared log-ratio everywhere."""
 
     ratio_low: float = 0.7
     """Tokens whose policy / behaviour ratio is below carry no policy gradient; in (0, 1)."""
@@ -140,6 +157,59 @@ class LossConfig:
     """Likewise above; > 1."""
     tau: float = 0.005
     """Weight of the squared log-ratio; >= 0."""
+
+
+@dataclass(kw_only=True, slots=True)
+class PpoClipConfig:
+    """PPO's clipped ratio with two bounds."""
+
+    clip_low: float = 0.2
+    """Where the advantage is negative, a ratio below 1 - clip_low is held there; in (0, 1)."""
+    clip_high: float = 0.2
+    """Where the advantage is positive, a ratio above 1 + clip_high is held there; > 0."""
+    dual_clip: float | None = None
+    """Where the advantage is negative, a ratio above is held there too; > 1; null leaves it free."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CispoConfig:
+    """CISPO: log-probabilities under a clipped weight that carries no gradient."""
+
+    ratio_low: float = 0.0
+    """Weights below are held there; in [0, 1), where 0 holds none."""
+    ratio_high: float = 5.0
+    """Weights above are held there; >= 1."""
+
+
+@dataclass(kw_only=True, slots=True)
+class GspoConfig:
+    """GSPO: one clipped ratio a trajectory, the geometric mean of its tokens'."""
+
+    clip_low: float = 3e-4
+    """Where the advantage is negative, a ratio below 1 - clip_low is held there; in (0, 1)."""
+    clip_high: float = 4e-4
+    """Where the advantage is positive, a ratio above 1 + clip_high is held there; > 0."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ReinforceConfig:
+    """REINFORCE under truncated importance weights."""
+
+    ratio_high: float = 2.0
+    """Weights above are held there; >= 1."""
+
+
+@dataclass(kw_only=True, slots=True)
+class LossConfig:
+    """The policy's loss, and the weights of its tokens."""
+
+    kind: LossKind = LossKind.masked_ratio
+    """K2.5's masked ratio, PPO's clip (GRPO, DAPO), CISPO, GSPO, or REINFORCE with truncated importance weights."""
+    masked_ratio: MaskedRatioConfig = field(default_factory=MaskedRatioConfig)
+    ppo_clip: PpoClipConfig = field(default_factory=PpoClipConfig)
+    cispo: CispoConfig = field(default_factory=CispoConfig)
+    gspo: GspoConfig = field(default_factory=GspoConfig)
+    reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
     normalisation: NormalisationKind = NormalisationKind.token_mean
     """Denominator of the loss: all trained tokens of the step, each sequence's own, or a constant."""
     constant_tokens: int = 4096

@@ -107,11 +107,11 @@ class Learner:
         lr = learning_rate(step, self._config.train.steps, learner.optimizer)
         own = [selection.members[n] for n in schedule.trajectories]
         members = [f"{groups[group].group_id}#{index}" for group, index in own]
-        loss_fn = make_policy_loss(batch, learner)
+        loss_fn = make_policy_loss(batch, learner.loss)
         tokens, metrics = self._update(
             schedule.renumbered(), members, batch.tokens, loss_fn, learner.optimizer, lr, step
         )
-        sums = self._join(policy_sums(tokens.logprob, batch.behaviour_logprob, tokens.entropy, learner.loss))
+        sums = self._join(policy_sums(tokens.logprob, tokens.entropy, batch, learner.loss))
         gap = self._max((tokens.logprob - batch.behaviour_logprob).abs())
         return counts | metrics | policy_metrics(sums, gap)
 

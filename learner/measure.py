@@ -10,21 +10,21 @@ from torch import Tensor
 
 from segue.conf.schema import LossConfig
 from segue.learner.balance import load_violation
-from segue.learner.loss import ratio_window
+from segue.learner.policy_batch import PolicyBatch, policy_loss
 
 Metrics = dict[str, float | None]
 
 
-def policy_sums(
-    logprob_J: Tensor, behaviour_logprob_J: Tensor, entropy_J: Tensor, config: LossConfig
-) -> dict[str, Tensor]:
-    """Sums over this rank's labels."""
-    log_ratio_J = (logprob_J - behaviour_logprob_J).double()
+def policy_sums(logprob_J: Tensor, entropy_J: Tensor, batch: PolicyBatch, config: LossConfig) -> dict[str, Tensor]:
+    """Sums over this rank's labels, which are those of `batch`."""
+    loss = policy_loss(batch, config, logprob_J, torch.arange(len(logprob_J)))
+    log_ratio_J = (logprob_J - batch.behaviour_logprob).double()
     ratio_J = log_ratio_J.exp()
     return {
         "tokens": torch.tensor(float(len(logprob_J)), dtype=torch.float64),
         "ratio": ratio_J.sum(),
-        "outside": (~ratio_window(log_ratio_J, config.ratio_low, config.ratio_high)).double().sum(),
+        "low": loss.is_low_J.double().sum(),
+        "high": loss.is_high_J.double().sum(),
         "gap": log_ratio_J.abs().sum(),
         # non-negative estimate of KL(behaviour || policy) from samples of the behaviour
         "kl": (ratio_J - 1.0 - log_ratio_J).sum(),
@@ -37,7 +37,8 @@ def policy_metrics(sums: Mapping[str, float], max_gap: float) -> Metrics:
     num_tokens = sums["tokens"]
     return {
         "policy/ratio/mean": sums["ratio"] / num_tokens,
-        "policy/ratio_masked/share": sums["outside"] / num_tokens,
+        "policy/clipped_low/share": sums["low"] / num_tokens,
+        "policy/clipped_high/share": sums["high"] / num_tokens,
         "policy/logprob_gap/mean_nats": sums["gap"] / num_tokens,
         "policy/logprob_gap/max_nats": max_gap,
         "policy/kl_estimate/mean_nats": sums["kl"] / num_tokens,

@@ -10,9 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segue.conf.schema import LearnerConfig
+from segue.conf.schema import LossConfig, LossKind
 from segue.learner.batch import TokenBatch
-from segue.learner.loss import masked_ratio_loss
+from segue.learner.loss import (
+    PolicyLoss,
+    clipped_ratio_loss,
+    clipped_sequence_loss,
+    masked_ratio_loss,
+    weighted_logprob_loss,
+)
 from segue.learner.selection import Freshness, Selection
 from segue.learner.sweeps import LossFunction
 from segue.rollout.stored_group import StoredGroup
@@ -29,6 +35,8 @@ class PolicyBatch:
     """[J] float32."""
     weight: Tensor
     """[J] float32."""
+    trajectory: Tensor
+    """[J] int64: number of its trajectory in `tokens`."""
 
 
 def load_policy_batch(
@@ -45,31 +53,55 @@ def load_policy_batch(
     loaded = [groups[group].load(index) for group, index in (selection.members[n] for n in numbers)]
     is_trained = [t.trainable & is_fresh(t.policy_incarnation, t.policy_step) for t in loaded]
     counts = [int(trained.sum()) for trained in is_trained]
-
-    def per_label(values: Sequence[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.array([values[n] for n in numbers], np.float32), counts))
-
+    # every trained token lies in a turn
+    by_turn = [
+        int(trained[turn.start : turn.end].sum())
+        for t, trained in zip(loaded, is_trained, strict=True)
+        for turn in t.turns
+    ]
+    advantages = np.array([value for n in numbers for value in selection.advantages[n]], np.float32)
+    weights = np.array([selection.weights[n] for n in numbers], np.float32)
     behaviour = [t.behaviour_logprob[trained] for t, trained in zip(loaded, is_trained, strict=True)]
     return PolicyBatch(
         tokens=TokenBatch.pack([t.token_ids for t in loaded], is_trained, [t.temperature for t in loaded]),
         behaviour_logprob=torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *behaviour])),
-        advantage=per_label(selection.advantages),
-        weight=per_label(selection.weights),
+        advantage=torch.from_numpy(np.repeat(advantages, by_turn)),
+        weight=torch.from_numpy(np.repeat(weights, counts)),
+        trajectory=torch.from_numpy(np.repeat(np.arange(len(loaded)), counts)),
     )
 
 
-def make_policy_loss(batch: PolicyBatch, config: LearnerConfig) -> LossFunction:
-    """The K2.5 loss of a batch's labels."""
+def make_policy_loss(batch: PolicyBatch, config: LossConfig) -> LossFunction:
+    """The configured loss of a batch's labels."""
 
     def loss(logprob: Tensor, entropy: Tensor, numbers: Tensor) -> Tensor:
-        return masked_ratio_loss(
-            logprob,
-            batch.behaviour_logprob[numbers],
-            batch.advantage[numbers],
-            batch.weight[numbers],
-            ratio_low=config.loss.ratio_low,
-            ratio_high=config.loss.ratio_high,
-            tau=config.loss.tau,
-        )
+        return policy_loss(batch, config, logprob, numbers).loss
 
     return loss
+
+
+def policy_loss(batch: PolicyBatch, config: LossConfig, logprob: Tensor, numbers: Tensor) -> PolicyLoss:
+    """The configured loss of whole trajectories.
+
+    Args:
+        logprob: [K] nats, of the labels with these numbers; carries the gradient.
+        numbers: [K] int64, of all labels of some trajectories, trajectory after trajectory.
+    """
+    arrays = (logprob, batch.behaviour_logprob[numbers], batch.advantage[numbers], batch.weight[numbers])
+    match config.kind:
+        case LossKind.masked_ratio:
+            masked = config.masked_ratio
+            return masked_ratio_loss(*arrays, ratio_low=masked.ratio_low, ratio_high=masked.ratio_high, tau=masked.tau)
+        case LossKind.ppo_clip:
+            ppo = config.ppo_clip
+            return clipped_ratio_loss(*arrays, clip_low=ppo.clip_low, clip_high=ppo.clip_high, dual_clip=ppo.dual_clip)
+        case LossKind.cispo:
+            cispo = config.cispo
+            return weighted_logprob_loss(*arrays, ratio_low=cispo.ratio_low, ratio_high=cispo.ratio_high)
+        case LossKind.gspo:
+            gspo = config.gspo
+            return clipped_sequence_loss(
+                *arrays, batch.trajectory[numbers], clip_low=gspo.clip_low, clip_high=gspo.clip_high
+            )
+        case LossKind.reinforce:
+            return weighted_logprob_loss(*arrays, ratio_low=0.0, ratio_high=config.reinforce.ratio_high)

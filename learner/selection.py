@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segue.conf.schema import LearnerConfig, ZeroVariance
-from segue.learner.advantage import group_advantages
+from segue.learner.advantage import step_advantages
 from segue.learner.normalisation import token_weights
 from segue.rollout.stored_group import StoredGroup, TrajectorySummary
 from segue.rollout.trajectory import Source
@@ -29,8 +29,8 @@ class Selection:
     """[N] number of the group, place in it."""
     lengths: tuple[int, ...]
     """[N] tokens."""
-    advantages: tuple[float, ...]
-    """[N]."""
+    advantages: tuple[tuple[float, ...], ...]
+    """[N], of each of its turns."""
     weights: tuple[float, ...]
     """[N] of each of its trained tokens."""
     num_trained_tokens: int
@@ -60,16 +60,16 @@ def select_trajectories(groups: Sequence[StoredGroup], config: LearnerConfig, is
     keeps_all = config.advantage.zero_variance is ZeroVariance.keep
     members: list[tuple[int, int]] = []
     lengths: list[int] = []
-    advantages: list[float] = []
+    advantages: list[tuple[float, ...]] = []
     counts: list[int] = []
     may_run: list[bool] = []
     num_stale = num_infrastructure = 0
-    for number, group in enumerate(groups):
-        is_scored = [not member.outcome.is_infrastructure for member in group.members]
-        rewards = np.array([member.reward for member in group.members], np.float32)
-        values = group_advantages(rewards.tolist(), is_scored, config.advantage.kind, config.advantage.std_epsilon)
-        num_infrastructure += len(is_scored) - sum(is_scored)
-        for index, (member, scored, value) in enumerate(zip(group.members, is_scored, values.tolist(), strict=True)):
+    by_group = step_advantages([group.members for group in groups], config.advantage)
+    for number, (group, values) in enumerate(zip(groups, by_group, strict=True)):
+        has_advantage = any(turns.any() for turns in values)
+        for index, (member, turns) in enumerate(zip(group.members, values, strict=True)):
+            scored = not member.outcome.is_infrastructure
+            num_infrastructure += not scored
             if member.source is not Source.policy:
                 raise ValueError(
                     f"group {group.group_id} must hold the policy's trajectories, got {member.source.value}'s"
@@ -78,9 +78,9 @@ def select_trajectories(groups: Sequence[StoredGroup], config: LearnerConfig, is
             num_stale += num_old if scored else 0
             members.append((number, index))
             lengths.append(member.num_tokens)
-            advantages.append(value)
+            advantages.append(tuple(turns.tolist()))
             counts.append(num_fresh if scored else 0)
-            may_run.append(scored and (keeps_all or bool(values.any())))
+            may_run.append(scored and (keeps_all or has_advantage))
     weights = token_weights(counts, config.loss.normalisation, config.loss.constant_tokens).tolist()
     chosen = [i for i, count in enumerate(counts) if count and may_run[i]]
     return Selection(

@@ -27,8 +27,8 @@ from segue.learner.segment_module import SegmentOutputs, StateLayout, unpack_out
 _LARGEST_GRADIENT_NORM = 1e15
 
 LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(logprob [J], entropy [J], label numbers [J]) of whole trajectories to their loss, a scalar; autograd takes its
-gradient. It must be a sum over trajectories, else the schedule has to sweep all segments."""
+"""(logprob [J], entropy [J], label numbers [J]) of whole trajectories, one after another, to their loss, a scalar;
+autograd takes its gradient. It must be a sum over trajectories, else the schedule has to sweep all segments."""
 
 
 class Backend(Protocol):

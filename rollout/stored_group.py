@@ -26,10 +26,17 @@ class TrajectorySummary:
     num_tokens: int
     trainable_by_version: tuple[tuple[PolicyVersion, int], ...]
     """Trainable tokens by the weights that sampled them, oldest first."""
-    reward: float
-    """Sum of all terms."""
+    turn_rewards: tuple[float, ...]
+    """Sum of each turn's terms."""
+    outcome_reward: float
+    """Sum of the terms of the episode as a whole."""
     outcome: Outcome
     source: Source
+
+    @property
+    def reward(self) -> float:
+        """Sum of all terms."""
+        return sum(self.turn_rewards) + self.outcome_reward
 
     @property
     def num_trainable(self) -> int:
@@ -42,7 +49,8 @@ class TrajectorySummary:
         return TrajectorySummary(
             num_tokens=trajectory.num_tokens,
             trainable_by_version=trajectory.trainable_by_version,
-            reward=trajectory.reward,
+            turn_rewards=tuple(sum(turn.reward_terms.values()) for turn in trajectory.turns),
+            outcome_reward=sum(trajectory.outcome_terms.values()),
             outcome=trajectory.outcome,
             source=trajectory.source,
         )

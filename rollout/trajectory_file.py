@@ -29,7 +29,6 @@ from segue.rollout.trajectory import (
     Source,
     Trajectory,
     Turn,
-    total_reward,
     validate,
     validate_group,
 )
@@ -166,7 +165,8 @@ def _summary(header: dict[str, Any]) -> TrajectorySummary:
     return TrajectorySummary(
         num_tokens=header["num_tokens"],
         trainable_by_version=tuple((PolicyVersion(i, s), count) for i, s, count in header["trainable_by_version"]),
-        reward=total_reward((turn["reward_terms"] for turn in header["turns"]), header["outcome_terms"]),
+        turn_rewards=tuple(sum(turn["reward_terms"].values()) for turn in header["turns"]),
+        outcome_reward=sum(header["outcome_terms"].values()),
         outcome=Outcome(header["outcome"]),
         source=Source(header["source"]),
     )

@@ -102,7 +102,8 @@ def test_metrics_equal_a_second_derivation(folder, stage, num_ranks):
     loss = np.where(outside, 0.0, -ratio * advantage) + 0.005 * log_ratio**2
     found = report[f"first-{stage}"]
     assert found["policy/ratio/mean"] == pytest.approx(ratio.mean(), rel=1e-4)
-    assert found["policy/ratio_masked/share"] == pytest.approx(outside.mean(), abs=1e-9)
+    assert found["policy/clipped_low/share"] == pytest.approx((ratio < 0.7).mean(), abs=1e-9)
+    assert found["policy/clipped_high/share"] == pytest.approx((ratio > 1.4).mean(), abs=1e-9)
     assert found["policy/logprob_gap/mean_nats"] == pytest.approx(np.abs(log_ratio).mean(), rel=1e-4)
     assert found["policy/logprob_gap/max_nats"] == pytest.approx(np.abs(log_ratio).max(), rel=1e-4)
     assert found["policy/kl_estimate/mean_nats"] == pytest.approx((ratio - 1 - log_ratio).mean(), rel=1e-4)

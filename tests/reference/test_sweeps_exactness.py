@@ -21,9 +21,10 @@ from learner_cases import (
     worst_error,
 )
 
-from segue.conf.schema import Checkpointing
+from segue.conf.schema import Checkpointing, CispoConfig, GspoConfig, LossConfig, LossKind
 from segue.learner.batch import TokenBatch
 from segue.learner.failure import reproduce, save_failure
+from segue.learner.policy_batch import PolicyBatch, make_policy_loss, policy_loss
 from segue.learner.schedule import MicroStep, RankSchedule, Segment
 from segue.model.checkpoint import export_checkpoint
 from segue.model.inputs import PackedInputs
@@ -73,6 +74,35 @@ def test_segmented_gradients_equal_whole_ones(
     # null where no segment ran twice
     assert [result.gauge for result in results] == [None if segment_tokens == WHOLE else 0.0]
     assert all(result.failure is None for result in results)
+
+
+@pytest.mark.parametrize("kind", LossKind)
+def test_every_policy_loss_has_its_whole_gradient_by_segments(model, kind):
+    tokens = make_batch([140, 64, 129, 66])
+    rng = np.random.default_rng(3)
+    _, logprob, _ = whole_step(model, tokens, make_loss(tokens))
+    trajectory = np.repeat(np.arange(4), [len(tokens.label_numbers([i])) for i in range(4)])
+    # ratios around 1 that leave each loss's bounds on both sides
+    drift = rng.normal(scale=0.4, size=len(trajectory)) + np.array([0.1, -0.1, 0.02, -0.02])[trajectory]
+    batch = PolicyBatch(
+        tokens=tokens,
+        behaviour_logprob=logprob - torch.from_numpy(drift),
+        advantage=torch.tensor([1.0, -0.5, -2.0, 0.7], dtype=torch.float64)[trajectory],
+        weight=torch.from_numpy(np.array([0.01, 0.02, 0.005, 0.03])[trajectory]),
+        trajectory=torch.from_numpy(trajectory),
+    )
+    config = LossConfig(
+        kind=kind, gspo=GspoConfig(clip_low=0.05, clip_high=0.05), cispo=CispoConfig(ratio_low=0.8, ratio_high=1.2)
+    )
+    whole = policy_loss(batch, config, logprob, torch.arange(len(logprob)))
+    assert bool(whole.is_high_J.any())
+    assert not bool(whole.is_high_J.all())
+    loss_fn = make_policy_loss(batch, config)
+    gradients, _, _ = whole_step(model, tokens, loss_fn)
+    found, results = sweep_step(model, tokens, loss_fn, segment_tokens=64, micro_step_tokens=128, num_ranks=2)
+    error, name = worst_error(found, gradients)
+    assert error <= 1e-9, name
+    assert sum(result.loss for result in results) == pytest.approx(whole.loss.item(), rel=1e-9)
 
 
 def test_the_carried_gradient_matters_here(model, batch, reference):

@@ -8,7 +8,7 @@ from segue.conf.errors import ConfigError
 from segue.conf.keys import flatten, known_keys
 from segue.conf.load import GROUPS, config_to_yaml, group_options, job_overrides, load_config
 from segue.conf.model_config import HiddenAct
-from segue.conf.schema import OnExceed, SegueConfig
+from segue.conf.schema import AdvantageKind, LossKind, NormalisationKind, OnExceed, SegueConfig
 
 
 def message(*overrides: str, command: str = "train") -> str:
@@ -33,6 +33,35 @@ def test_result_is_plain_dataclasses_with_the_schema_defaults() -> None:
 def test_every_shipped_group_option_composes(group: str) -> None:
     for option in group_options(group):
         assert isinstance(load_config([f"{group}={option}"]), SegueConfig)
+
+
+ALGORITHMS = {
+    "k2_5": (LossKind.masked_ratio, AdvantageKind.group_mean, NormalisationKind.token_mean),
+    "grpo": (LossKind.ppo_clip, AdvantageKind.grpo, NormalisationKind.sequence_mean),
+    "dr_grpo": (LossKind.ppo_clip, AdvantageKind.group_mean, NormalisationKind.constant),
+    "dapo": (LossKind.ppo_clip, AdvantageKind.grpo, NormalisationKind.token_mean),
+    "cispo": (LossKind.cispo, AdvantageKind.grpo, NormalisationKind.token_mean),
+    "gspo": (LossKind.gspo, AdvantageKind.grpo, NormalisationKind.sequence_mean),
+    "rloo": (LossKind.reinforce, AdvantageKind.rloo, NormalisationKind.constant),
+    "reinforce_pp": (LossKind.ppo_clip, AdvantageKind.reinforce_pp, NormalisationKind.token_mean),
+}
+
+
+def test_an_algorithm_is_a_loss_an_advantage_and_a_normalisation() -> None:
+    assert ALGORITHMS.keys() == set(group_options("algorithm"))
+    for name, parts in ALGORITHMS.items():
+        learner = load_config([f"algorithm={name}"]).learner
+        assert (learner.loss.kind, learner.advantage.kind, learner.loss.normalisation) == parts, name
+    assert load_config(["algorithm=dapo"]).learner.loss.ppo_clip.clip_high == 0.28
+
+
+def test_the_default_algorithm_is_the_schemas() -> None:
+    assert load_config([]).learner == load_config(["algorithm=k2_5"]).learner == SegueConfig().learner
+
+
+def test_an_algorithms_parts_may_be_given_anew_and_an_experiment_keeps_it() -> None:
+    learner = load_config(["algorithm=grpo", "learner.loss.normalisation=token_mean", "experiment=smoke"]).learner
+    assert (learner.loss.kind, learner.loss.normalisation) == (LossKind.ppo_clip, NormalisationKind.token_mean)
 
 
 def test_pretraining_starts_from_random_weights_and_training_from_the_warm_start() -> None:

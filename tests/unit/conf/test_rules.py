@@ -11,7 +11,7 @@ from segue.conf.errors import ConfigError
 from segue.conf.keys import describe_type, flatten
 from segue.conf.load import load_config
 from segue.conf.rules import RULES, check_rules
-from segue.conf.schema import SegueConfig
+from segue.conf.schema import LossKind, SegueConfig
 from segue.envs.frames import encode_frame
 
 # rule's name -> (overrides that break it, the message)
@@ -29,7 +29,23 @@ CASES = {
         ["pretrain.optimizer.beta2=1.0"],
         "pretrain.optimizer.beta2 must be in [0, 1), got 1.0",
     ),
-    "loss_in_range": (["learner.loss.ratio_low=5.0"], "learner.loss.ratio_low must be in (0, 1), got 5.0"),
+    "losses_in_range": (
+        ["learner.loss.masked_ratio.ratio_low=5.0"],
+        "learner.loss.masked_ratio.ratio_low must be in (0, 1), got 5.0",
+    ),
+    "advantages_in_range": (
+        ["learner.advantage.kind=turn_returns", "learner.advantage.discount=1.5"],
+        "learner.advantage.discount must be in [0, 1], got 1.5",
+    ),
+    "advantage_fits_loss": (
+        ["algorithm=gspo", "learner.advantage.kind=turn_returns"],
+        "learner.advantage.kind must be one that a whole trajectory shares while learner.loss.kind is gspo, "
+        "whose ratio is the whole trajectory's, got turn_returns",
+    ),
+    "turn_returns_have_turns": (
+        ["learner.advantage.kind=turn_returns", "rollout.max_turns=1"],
+        "learner.advantage.kind must be group_mean while rollout.max_turns is 1: it is the same, got turn_returns",
+    ),
     "segment_is_whole_chunks": (
         ["learner.segment_tokens=100"],
         "learner.segment_tokens must be a positive multiple of 64, got 100",
@@ -103,7 +119,26 @@ def test_reuse_is_allowed_with_staleness() -> None:
 @pytest.mark.parametrize(
     ("overrides", "key", "needed"),
     [
-        (["learner.advantage.std_epsilon=0.1"], "learner.advantage.std_epsilon", "learner.advantage.kind=grpo"),
+        (
+            ["learner.advantage.std_epsilon=0.1"],
+            "learner.advantage.std_epsilon",
+            "learner.advantage.kind=grpo or reinforce_pp",
+        ),
+        (["learner.advantage.discount=0.9"], "learner.advantage.discount", "learner.advantage.kind=turn_returns"),
+        (
+            ["algorithm=grpo", "learner.loss.masked_ratio.tau=0.1"],
+            "learner.loss.masked_ratio.tau",
+            "learner.loss.kind=masked_ratio",
+        ),
+        (["learner.loss.ppo_clip.dual_clip=3.0"], "learner.loss.ppo_clip.dual_clip", "learner.loss.kind=ppo_clip"),
+        (
+            ["algorithm=dapo", "learner.loss.kind=gspo"],
+            "learner.loss.ppo_clip.clip_high",
+            "learner.loss.kind=ppo_clip",
+        ),
+        (["learner.loss.cispo.ratio_low=0.5"], "learner.loss.cispo.ratio_low", "learner.loss.kind=cispo"),
+        (["learner.loss.gspo.clip_low=0.5"], "learner.loss.gspo.clip_low", "learner.loss.kind=gspo"),
+        (["learner.loss.reinforce.ratio_high=3"], "learner.loss.reinforce.ratio_high", "learner.loss.kind=reinforce"),
         (
             ["learner.balance.num_bins=10", "learner.balance.live=false"],
             "learner.balance.num_bins",
@@ -148,13 +183,28 @@ def test_numbers_of_the_environment_are_finite_too(override: str, path: str) -> 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("learner.loss.ratio_high=1.0", "learner.loss.ratio_high must be above 1, got 1.0"),
-        ("learner.loss.tau=-0.1", "learner.loss.tau must be at least 0, got -0.1"),
+        ("masked_ratio.ratio_high=1.0", "above 1, got 1.0"),
+        ("masked_ratio.tau=-0.1", "at least 0, got -0.1"),
+        ("ppo_clip.clip_low=1.0", "in (0, 1), got 1.0"),
+        ("ppo_clip.clip_high=0.0", "above 0, got 0.0"),
+        ("ppo_clip.dual_clip=1.0", "above 1, got 1.0"),
+        ("cispo.ratio_low=1.0", "in [0, 1), got 1.0"),
+        ("cispo.ratio_high=0.9", "at least 1, got 0.9"),
+        ("gspo.clip_low=0.0", "in (0, 1), got 0.0"),
+        ("gspo.clip_high=-0.1", "above 0, got -0.1"),
+        ("reinforce.ratio_high=0.5", "at least 1, got 0.5"),
     ],
 )
-def test_the_loss_keeps_its_ranges(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        load_config([override])
+def test_losses_keep_their_ranges(override: str, message: str) -> None:
+    kind, key = override.partition(".")[0], f"learner.loss.{override.partition('=')[0]}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{key} must be {message}')}$"):
+        load_config([f"learner.loss.kind={kind}", f"learner.loss.{override}"])
+
+
+def test_turn_returns_fit_every_loss_of_tokens() -> None:
+    for loss in set(LossKind) - {LossKind.gspo}:
+        overrides = [f"learner.loss.kind={loss.name}", "learner.advantage.kind=turn_returns"]
+        assert load_config(overrides).learner.loss.kind is loss
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,21 @@ import pytest
 import torch
 from learner_cases import make_group, make_trajectory
 
-from segue.conf.schema import AdvantageConfig, LearnerConfig, LossConfig, NormalisationKind, ZeroVariance
+from segue.conf.schema import (
+    AdvantageConfig,
+    AdvantageKind,
+    CispoConfig,
+    GspoConfig,
+    LearnerConfig,
+    LossConfig,
+    LossKind,
+    MaskedRatioConfig,
+    NormalisationKind,
+    PpoClipConfig,
+    ReinforceConfig,
+    ZeroVariance,
+)
+from segue.learner.measure import join_sums, policy_metrics, policy_sums
 from segue.learner.policy_batch import PolicyBatch, load_policy_batch, make_policy_loss
 from segue.learner.selection import Selection, select_trajectories
 from segue.learner.staleness import is_fresh
@@ -42,6 +56,7 @@ def test_a_mixed_batch_is_laid_out_by_hand():
     assert batch.weight.tolist() == pytest.approx([1 / num_counted] * sum(counts))
     expected = np.concatenate([t.behaviour_logprob[t.trainable] for t in (good, bad)])
     assert batch.behaviour_logprob.tolist() == expected.tolist()
+    assert batch.trajectory.tolist() == [0] * counts[0] + [1] * counts[1]
     assert (selection.num_skipped, selection.num_infrastructure, selection.num_stale_tokens) == (2, 1, 0)
 
 
@@ -100,17 +115,138 @@ def test_nothing_to_train_is_an_empty_batch():
     assert batch.tokens.num_labels == len(batch.weight) == 0
 
 
+def with_turn_rewards(seed, *rewards, outcome=0.0, **changes):
+    """A trajectory of two turns that earned these."""
+    plain = make_trajectory(seed, reward=outcome, **changes)
+    turns = [replace(turn, reward_terms={"process": r}) for turn, r in zip(plain.turns, rewards, strict=True)]
+    return replace(plain, turns=tuple(turns))
+
+
+def test_each_turns_tokens_take_its_own_advantage():
+    config = LearnerConfig(advantage=AdvantageConfig(kind=AdvantageKind.turn_returns, discount=0.5))
+    # the second turn of the second trajectory is too old: it is not trained, but its reward counts
+    steps = np.zeros(make_trajectory(2, reward=0.0).num_tokens, np.int32)
+    first, second = with_turn_rewards(1, 0.0, 1.0, outcome=1.0), with_turn_rewards(2, 1.0, 0.0)
+    steps[second.turns[0].start : second.turns[0].end] = 3
+    first = replace(first, policy_step=np.where(first.trainable, 3, 0).astype(np.int32))
+    selection, batch = build([make_group([first, replace(second, policy_step=steps)])], config, version=(0, 3))
+    # returns (1, 2) and (1, 0): the first turns earned the same, the second ones 2 and 0
+    assert selection.advantages == ((0.0, 1.0), (0.0, -1.0))
+    lengths = [turn.end - turn.start for turn in first.turns]
+    assert batch.advantage.tolist() == [0.0] * lengths[0] + [1.0] * lengths[1] + [0.0] * (
+        second.turns[0].end - second.turns[0].start
+    )
+
+
+def test_a_group_is_run_where_one_of_its_turns_has_an_advantage():
+    config = LearnerConfig(advantage=AdvantageConfig(kind=AdvantageKind.turn_returns))
+    # rewards are 1 and 1, but the second turns earned 1 and 0
+    selection, _batch = build([make_group([with_turn_rewards(1, 0.0, 1.0), with_turn_rewards(2, 1.0, 0.0)])], config)
+    assert selection.num_skipped == 0
+    assert selection.advantages == ((0.0, 0.5), (0.0, -0.5))
+    by_reward, _ = build([make_group([with_turn_rewards(1, 0.0, 1.0), with_turn_rewards(2, 1.0, 0.0)])])
+    assert by_reward.num_skipped == 2
+
+
+def test_a_deviation_over_the_step_sees_all_groups():
+    config = LearnerConfig(advantage=AdvantageConfig(kind=AdvantageKind.reinforce_pp))
+    near = make_group([make_trajectory(1, reward=1.0), make_trajectory(2, reward=0.0)])
+    far = make_group([make_trajectory(3, reward=7.0), make_trajectory(4, reward=0.0)])
+    even = make_group([make_trajectory(seed, reward=1.0) for seed in (5, 6)])
+    selection, _ = build([near, far, even], config)
+    # centred ±1/2, ±7/2 and 0 twice: deviation √((2/4 + 98/4) / 6) = √(25/6)
+    deviation = (25 / 6) ** 0.5
+    assert [turns[0] for turns in selection.advantages] == pytest.approx(
+        [value / deviation for value in (0.5, -0.5, 3.5, -3.5)], rel=1e-5
+    )
+
+
 def test_the_loss_takes_each_labels_own_numbers():
-    config = LearnerConfig(loss=LossConfig(normalisation=NormalisationKind.sequence_mean, tau=0.1))
+    masked = MaskedRatioConfig(tau=0.1)
+    config = LearnerConfig(loss=LossConfig(normalisation=NormalisationKind.sequence_mean, masked_ratio=masked))
     _selection, batch = build([make_group([make_trajectory(1, reward=1.0), make_trajectory(2, reward=0.0)])], config)
     numbers = torch.tensor([5, 0, batch.tokens.num_labels - 1])
     logprob = batch.behaviour_logprob[numbers] + torch.tensor([0.1, -0.2, 0.0])
-    loss = make_policy_loss(batch, config)(logprob, torch.zeros(3), numbers)
+    loss = make_policy_loss(batch, config.loss)(logprob, torch.zeros(3), numbers)
     expected = sum(
         float(batch.weight[n]) * (0.1 * r * r - float(np.exp(r)) * float(batch.advantage[n]))
         for n, r in zip(numbers.tolist(), (0.1, -0.2, 0.0), strict=True)
     )
     assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+# a loss with settings other than the defaults, and its gradient by log ratio r and advantage A of a token
+GRADIENTS = {
+    LossKind.masked_ratio: (
+        LossConfig(masked_ratio=MaskedRatioConfig(ratio_low=0.95, ratio_high=1.5, tau=0.1)),
+        lambda r, a: 0.2 * r - (np.exp(r) * a if 0.95 <= np.exp(r) <= 1.5 else 0.0),
+    ),
+    LossKind.ppo_clip: (
+        LossConfig(kind=LossKind.ppo_clip, ppo_clip=PpoClipConfig(clip_low=0.05, clip_high=0.3, dual_clip=1.2)),
+        lambda r, a: 0.0 if (a < 0 and not 0.95 <= np.exp(r) <= 1.2) or (a > 0 and np.exp(r) > 1.3) else -np.exp(r) * a,
+    ),
+    LossKind.cispo: (
+        LossConfig(kind=LossKind.cispo, cispo=CispoConfig(ratio_low=0.95, ratio_high=1.2)),
+        lambda r, a: -np.clip(np.exp(r), 0.95, 1.2) * a,
+    ),
+    LossKind.reinforce: (
+        LossConfig(kind=LossKind.reinforce, reinforce=ReinforceConfig(ratio_high=1.2)),
+        lambda r, a: -min(np.exp(r), 1.2) * a,
+    ),
+}
+LOG_RATIOS = (-0.3, -0.1, 0.05, 0.25, 0.35, 0.6)
+
+
+def make_drifted(loss):
+    """A batch, and log-probabilities that drifted from the behaviour's by `LOG_RATIOS` in turn."""
+    config = LearnerConfig(loss=loss)
+    _, batch = build([make_group([make_trajectory(1, reward=1.0), make_trajectory(2, reward=0.0)])], config)
+    drift = torch.tensor(LOG_RATIOS).repeat(batch.tokens.num_labels)[: batch.tokens.num_labels]
+    return batch, (batch.behaviour_logprob + drift).requires_grad_(), drift.tolist()
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+def test_the_configured_loss_is_taken_with_its_settings(kind):
+    config, gradient = GRADIENTS[kind]
+    batch, logprob, drift = make_drifted(config)
+    make_policy_loss(batch, config)(logprob, torch.zeros_like(logprob), torch.arange(len(logprob))).backward()
+    expected = [
+        w * gradient(r, a) for w, r, a in zip(batch.weight.tolist(), drift, batch.advantage.tolist(), strict=True)
+    ]
+    assert logprob.grad.tolist() == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize(("clip_high", "is_free"), [(0.2, True), (0.05, False)])
+def test_the_sequence_loss_is_taken_with_its_settings_and_whole_trajectories(clip_high, is_free):
+    config = LossConfig(
+        kind=LossKind.gspo,
+        gspo=GspoConfig(clip_low=0.05, clip_high=clip_high),
+        normalisation=NormalisationKind.sequence_mean,
+    )
+    batch, logprob, drift = make_drifted(config)
+    # the second trajectory alone, as the sweeps may ask for it, then the first
+    for trajectory, advantage in ((1, -0.5), (0, 0.5)):
+        numbers = batch.tokens.label_numbers([trajectory])
+        own = logprob.detach()[numbers].requires_grad_()
+        make_policy_loss(batch, config)(own, torch.zeros_like(own), numbers).backward()
+        mean = np.mean([drift[n] for n in numbers])
+        assert 1.05 < np.exp(mean) < 1.2
+        is_held = advantage > 0 and not is_free
+        expected = 0.0 if is_held else -np.exp(mean) * advantage / 2 / len(numbers)
+        assert own.grad.tolist() == pytest.approx([expected] * len(numbers), rel=1e-4)
+
+
+def test_the_metrics_count_clipped_tokens_on_each_side():
+    config, _ = GRADIENTS[LossKind.ppo_clip]
+    batch, logprob, drift = make_drifted(config)
+    sums = policy_sums(logprob.detach(), torch.ones_like(logprob.detach()), batch, config)
+    metrics = policy_metrics(join_sums(sums, lambda values: values), 0.6)
+    pairs = list(zip(np.exp(drift), batch.advantage.tolist(), strict=True))
+    low = [a < 0 and ratio < 0.95 for ratio, a in pairs]
+    high = [ratio > (1.2 if a < 0 else 1.3) for ratio, a in pairs]
+    assert metrics["policy/clipped_low/share"] == pytest.approx(np.mean(low))
+    assert metrics["policy/clipped_high/share"] == pytest.approx(np.mean(high))
+    assert metrics["policy/ratio/mean"] == pytest.approx(np.mean([ratio for ratio, _ in pairs]), rel=1e-5)
 
 
 def test_a_rank_loads_its_own_trajectories_only():

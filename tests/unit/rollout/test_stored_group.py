@@ -29,7 +29,8 @@ def test_a_summary_counts_tokens_by_version():
     assert TrajectorySummary.of(trajectory) == TrajectorySummary(
         num_tokens=trajectory.num_tokens,
         trainable_by_version=((PolicyVersion(0, 2), first), (PolicyVersion(0, 5), second)),
-        reward=1.0,
+        turn_rewards=(0.0, 0.0),
+        outcome_reward=1.0,
         outcome=Outcome.success,
         source=Source.policy,
     )
