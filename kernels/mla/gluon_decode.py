@@ -2,11 +2,10 @@
 
 For latents of 512, shared keys of 64 and rows of bf16. BH = 64 heads of a program, BN = 64 rows of a step. Three groups
 of warps work side by side. One has the copy engine bring rows into two buffers, each in quarters of the latents and the
-shared keys. The other two, left and right, each score the rows of a buffer of their own, then both add the weighted
-latents of both buffers, each to its half of the latents: so every score is computed once, and all that is mixed stays
-in registers. Whoever has scored a buffer leaves the weights in the place of its shared keys, which nobody needs any
-more, and the running maximum beside them: the right side's continues the left's, the left side's the right's of the
-step before.
+shared keys. The other two, left and right, score every other step's rows, and both add the weighted latents of every
+step, each to its half of the latents: so every score is computed once, and all that is mixed stays in registers.
+Whoever has scored a buffer leaves the weights in the place of its shared keys, which nobody needs any more, and the
+running maximum beside them. Both take the steps in order, so that one buffer is filled while the other is worked on.
 """
 
 from torch import Tensor
@@ -55,17 +54,12 @@ def _bring_rows(latents, shared_keys, rows, keys, full, free, read, p_page, star
 
 
 @gluon.jit
-def _mix(weights, rows, first: gl.constexpr, b_low, b_high):
-    """Start adding the weighted latents of two quarters."""
-    b_low = warpgroup_mma(weights, rows.index(first), b_low, is_async=True)
-    b_high = warpgroup_mma(weights, rows.index(first + 1), b_high, is_async=True)
-    return b_low, b_high
-
-
-@gluon.jit
-def _along_heads(x):
-    """A factor for each head, for what is mixed."""
-    return gl.expand_dims(gl.convert_layout(x, gl.SliceLayout(1, _MIXED)), 1)
+def _mix(weights, rescale, rows, FIRST: gl.constexpr, b_low, b_high):
+    """Add the weighted latents of two quarters to what is rescaled first."""
+    rescale = gl.expand_dims(gl.convert_layout(rescale, gl.SliceLayout(1, _MIXED)), 1)
+    b_low = warpgroup_mma(weights, rows.index(FIRST), b_low * rescale, is_async=True)
+    b_high = warpgroup_mma(weights, rows.index(FIRST + 1), b_high * rescale, is_async=True)
+    return warpgroup_mma_wait(0, deps=[b_low, b_high])
 
 
 @gluon.jit
@@ -73,7 +67,7 @@ def _attend(
     SIDE: gl.constexpr, latent_q, shared_q, rows, keys, maxima, sums, full, scored, free, read, done, mixed, lse,
     start, end, num_pairs, score_factor, o_split, first_head, H: gl.constexpr,
 ):  # fmt: skip
-    """Score the buffer SIDE of each pair; mix the half SIDE of the latents of both."""
+    """Score one step of each pair, the SIDE's, and mix the SIDE's half of the latents of both."""
     weights_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=_MIXED, k_width=2)
     head_layout: gl.constexpr = gl.SliceLayout(1, _SCORES)
     b_low = gl.zeros([_BH, _C], gl.float32, _MIXED)
@@ -83,59 +77,38 @@ def _attend(
     k = gl.arange(0, _BN, gl.SliceLayout(0, _SCORES))
     for j in range(num_pairs):
         phase = j & 1
-        s = gl.zeros([_BH, _BN], gl.float32, _SCORES)
-        for c in gl.static_range(4):
-            mbarrier.wait(full.index(5 * SIDE + c), phase)
-            s = warpgroup_mma(
-                latent_q.index(c), rows.index(4 * SIDE + c).permute((1, 0)), s, use_acc=c > 0, is_async=True
-            )
-        mbarrier.wait(full.index(5 * SIDE + 4), phase)
-        s = warpgroup_mma(shared_q, keys.index(SIDE).permute((1, 0)), s, is_async=True)
-        s = warpgroup_mma_wait(0, deps=[s]) * score_factor
-        s = gl.where((start + (2 * j + SIDE) * _BN + k < end)[None, :], s, float("-inf"))
-        if SIDE == 0:
-            m_left = gl.maximum(m, gl.max(s, 1))
-            m_own = m_left
-        else:
-            top = gl.max(s, 1)
-            mbarrier.wait(scored.index(0), phase)
-            m_left = maxima.index(0).load(head_layout)
-            m_right = gl.maximum(m_left, top)
-            m_own = m_right
-        p = gl.exp2(s - gl.expand_dims(m_own, 1))
-        weights = p.to(gl.bfloat16)
-        keys.index(SIDE).store(weights)
-        maxima.index(SIDE).store(m_own)
-        fence_async_shared()
-        mbarrier.arrive(scored.index(SIDE), count=1)
-        total = total * gl.exp2(m - m_own) + gl.sum(p, 1)
-        weights = gl.convert_layout(weights, weights_layout)
-        rescale = _along_heads(gl.exp2(m - m_left))
-        b_low, b_high = b_low * rescale, b_high * rescale
-        if SIDE == 0:
-            b_low, b_high = _mix(weights, rows, 0, b_low, b_high)
-            mbarrier.wait(scored.index(1), phase)
-            m_right = maxima.index(1).load(head_layout)
-            b_low, b_high = warpgroup_mma_wait(0, deps=[b_low, b_high])
-            mbarrier.arrive(free.index(0), count=1)
-            total = total * gl.exp2(m_left - m_right)
-        else:
-            b_low, b_high = _mix(keys.index(0), rows, 2, b_low, b_high)
-            b_low, b_high = warpgroup_mma_wait(0, deps=[b_low, b_high])
-            mbarrier.arrive(free.index(1), count=1)
-            mbarrier.arrive(read.index(0), count=1)
-        rescale = _along_heads(gl.exp2(m_left - m_right))
-        b_low, b_high = b_low * rescale, b_high * rescale
-        if SIDE == 0:
-            b_low, b_high = _mix(keys.index(1), rows, 4, b_low, b_high)
-            b_low, b_high = warpgroup_mma_wait(0, deps=[b_low, b_high])
-            mbarrier.arrive(free.index(2), count=1)
-            mbarrier.arrive(read.index(1), count=1)
-        else:
-            b_low, b_high = _mix(weights, rows, 6, b_low, b_high)
-            b_low, b_high = warpgroup_mma_wait(0, deps=[b_low, b_high])
-            mbarrier.arrive(free.index(3), count=1)
-        m = m_right
+        for buffer in gl.static_range(2):
+            if buffer == SIDE:
+                s = gl.zeros([_BH, _BN], gl.float32, _SCORES)
+                for c in gl.static_range(4):
+                    mbarrier.wait(full.index(5 * buffer + c), phase)
+                    s = warpgroup_mma(
+                        latent_q.index(c), rows.index(4 * buffer + c).permute((1, 0)), s, use_acc=c > 0, is_async=True
+                    )
+                mbarrier.wait(full.index(5 * buffer + 4), phase)
+                s = warpgroup_mma(shared_q, keys.index(buffer).permute((1, 0)), s, is_async=True)
+                s = warpgroup_mma_wait(0, deps=[s]) * score_factor
+                s = gl.where((start + (2 * j + buffer) * _BN + k < end)[None, :], s, float("-inf"))
+                m_new = gl.maximum(m, gl.max(s, 1))
+                p = gl.exp2(s - gl.expand_dims(m_new, 1))
+                weights = p.to(gl.bfloat16)
+                keys.index(buffer).store(weights)
+                maxima.index(buffer).store(m_new)
+                fence_async_shared()
+                mbarrier.arrive(scored.index(buffer), count=1)
+                rescale = gl.exp2(m - m_new)
+                total = total * rescale + gl.sum(p, 1)
+                weights = gl.convert_layout(weights, weights_layout)
+                b_low, b_high = _mix(weights, rescale, rows, 4 * buffer + 2 * SIDE, b_low, b_high)
+            else:
+                mbarrier.wait(scored.index(buffer), phase)
+                m_new = maxima.index(buffer).load(head_layout)
+                rescale = gl.exp2(m - m_new)
+                total = total * rescale
+                b_low, b_high = _mix(keys.index(buffer), rescale, rows, 4 * buffer + 2 * SIDE, b_low, b_high)
+                mbarrier.arrive(read.index(buffer), count=1)
+            mbarrier.arrive(free.index(2 * buffer + SIDE), count=1)
+            m = m_new
     sums.index(SIDE).store(total)
     mbarrier.arrive(done.index(SIDE), count=1)
     mbarrier.wait(done.index(1 - SIDE), 0)
@@ -143,7 +116,7 @@ def _attend(
     h = first_head + gl.arange(0, _BH, gl.SliceLayout(1, _MIXED))
     c = SIDE * 2 * _C + gl.arange(0, _C, gl.SliceLayout(0, _MIXED))
     p_mixed = mixed + (o_split + h)[:, None] * _L + c[None, :]
-    b_total = _along_heads(total)
+    b_total = gl.expand_dims(gl.convert_layout(total, gl.SliceLayout(1, _MIXED)), 1)
     gl.store(p_mixed, b_low / b_total, mask=(h < H)[:, None])
     gl.store(p_mixed + _C, b_high / b_total, mask=(h < H)[:, None])
     if SIDE == 0:
