@@ -1,6 +1,5 @@
-"""Any gymnasium environment with discrete actions and small observations as a `ToolEnv` of one tool, `act`."""
+"""Any gymnasium environment as a `ToolEnv` of one tool, `act`."""
 
-import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,43 +10,50 @@ import numpy as np
 from gymnasium import spaces
 
 from segue.envs.errors import EnvironmentSetupError
-from segue.envs.tool import ToolSpec, object_schema
+from segue.envs.foreign_action import SUPPORTED_ACTIONS, TOOL_NAME, ActionCalls, ActionForm, find_unsupported_action
+from segue.envs.foreign_info import plain_info
+from segue.envs.foreign_observation import SUPPORTED_OBSERVATIONS, ObservationText, find_unsupported_observation
+from segue.envs.tool import ToolSpec
 from segue.envs.tool_env import NUMBERS, Task, ToolEnv, ToolResult
 
-MAX_BOX_ENTRIES = 64
 _RESET = "observation and info from reset"
 _STEP = "observation, reward, terminated, truncated and info from step"
-_SUPPORTED = f"Discrete actions, and Discrete, Text or Box (at most {MAX_BOX_ENTRIES} entries) observations"
 
 
 class GymToolEnv(ToolEnv):
     """A foreign environment: its action space becomes the tool `act`, its observation becomes text.
 
-    The action is an integer of the space, or a name where the environment itself has `action_names`, one an action.
-    Success, known when the episode ends: `info["is_success"]` of its last step, else return ≥ the spec's
+    A discrete action is an integer of the space, or a name where the environment itself has `action_names`, one an
+    action. Success, known when the episode ends: `info["is_success"]` of its last step, else return ≥ the spec's
     `reward_threshold`, else return ≥ `success_return`.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], *, success_return: float | None) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], *, success_return: float | None, max_observation_chars: int
+    ) -> None:
         """Wraps an environment.
 
         Args:
             env: as `gymnasium.make` builds it, wrappers included.
             success_return: return that counts as success where the environment itself says nothing.
+            max_observation_chars: an array in an observation whose text may be longer stands in short.
         Raises:
             EnvironmentSetupError: a space is not supported.
         """
         self._env = env
         self._success_return = success_return
         name = type(env.unwrapped).__name__
-        if not isinstance(env.action_space, spaces.Discrete):
-            raise EnvironmentSetupError(f"{name} must have {_SUPPORTED}, got actions {env.action_space}")
-        if not _is_supported_observation(env.observation_space):
-            raise EnvironmentSetupError(f"{name} must have {_SUPPORTED}, got observations {env.observation_space}")
-        self._first_action = int(env.action_space.start)
-        self._action_names = _action_names(env, int(env.action_space.n))
-        self.tools = (ToolSpec(name="act", description="Take one action.", parameters=self._schema(env.action_space)),)
+        _refuse(name, "actions", SUPPORTED_ACTIONS, find_unsupported_action(env.action_space))
+        _refuse(name, "observations", SUPPORTED_OBSERVATIONS, find_unsupported_observation(env.observation_space))
+        self._form = ActionForm(env.action_space, _action_names(env))
+        self._text = ObservationText(env.observation_space, max_observation_chars)
+        self.tools = (ToolSpec(name=TOOL_NAME, description="Take one action.", parameters=self._form.parameters),)
         self._return = 0.0
+
+    @property
+    def action_space(self) -> ActionCalls:
+        """Calls that mean an action of the foreign environment's space."""
+        return ActionCalls(self.tools[0], self._form)
 
     def begin(self, seed: int, options: dict[str, Any]) -> Task:
         """Resets the foreign environment with the same seed."""
@@ -55,74 +61,48 @@ class GymToolEnv(ToolEnv):
             observation, info = self._env.reset(seed=seed, options=options or None)
         _check_info(info)
         self._return = 0.0
-        return Task(user=self._render(observation), info=dict(info))
+        return Task(user=self._text.render(observation), info=plain_info(info))
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Takes the action."""
-        chosen = arguments["action"]
-        action = chosen if self._action_names is None else self._first_action + self._action_names.index(chosen)
+        action = self._form.to_action(arguments)
         with _told_by(_STEP):
             observation, reward, terminated, truncated, info = self._env.step(action)
         _check_info(info)
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, NUMBERS):
                 raise TypeError(f"{name} must be true or false, got {flag!r:.200}")
-        reward = _to_float(reward)
+        reward = _to_float("reward", reward)
         self._return += reward
         has_ended = bool(terminated or truncated)
         return ToolResult(
-            observation=self._render(observation),
+            observation=self._text.render(observation),
             reward_terms={"reward": reward},
             terminated=bool(terminated),
             truncated=bool(truncated),
             is_success=self._is_success(info) if has_ended else None,
-            info={key: value for key, value in info.items() if key != "is_success"},
+            info={key: value for key, value in plain_info(info).items() if key != "is_success"},
         )
 
     def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
-        """One action drawn evenly, whatever the skill: nobody here knows the task, but its calls have their form."""
-        (spec,) = self.tools
-        schema = spec.parameters["properties"]["action"]
-        action = rng.choice(schema["enum"]) if "enum" in schema else rng.randint(schema["minimum"], schema["maximum"])
-        return {"response": "", "calls": [{"name": spec.name, "arguments": {"action": action}}]}
+        """An action that the space drew, whatever the skill: nobody here knows the task, but calls have their form."""
+        return {"response": "", "calls": [{"name": TOOL_NAME, "arguments": self._form.sample(rng.getrandbits(31))}]}
 
     def close(self) -> None:
         """Closes the foreign environment."""
         self._env.close()
 
-    def _schema(self, space: "spaces.Discrete") -> dict[str, Any]:
-        if self._action_names is not None:
-            return object_schema({"action": {"type": "string", "enum": list(self._action_names)}})
-        first, last = int(space.start), int(space.start + space.n - 1)
-        return object_schema({"action": {"type": "integer", "minimum": first, "maximum": last}})
-
     def _is_success(self, info: dict[str, Any]) -> bool:
         if "is_success" in info:
-            return bool(info["is_success"])
+            return bool(_to_float("info.is_success", info["is_success"]))
         threshold = None if self._env.spec is None else self._env.spec.reward_threshold
         needed = self._success_return if threshold is None else threshold
         if needed is None:
             raise ValueError(
-                'the environment must say success by info["is_success"] or a reward_threshold; '
+                'success must be said by the environment, by info["is_success"] or a reward_threshold; '
                 "else set env.success_return to the return that counts as one"
             )
         return self._return >= needed
-
-    def _render(self, observation: Any) -> str:
-        space = self._env.observation_space
-        if isinstance(space, spaces.Text):
-            # a wrong alphabet is what gymnasium itself only warns of
-            if not isinstance(observation, str):
-                raise TypeError(f"observation must be a string, got {observation!r}")
-            return observation
-        array = np.asarray(observation)
-        if array.shape != space.shape:
-            raise ValueError(f"observation must have shape {space.shape}, got {array.shape}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"observation must be finite, got {array}")
-        if isinstance(space, spaces.Discrete) and not space.contains(observation):
-            raise ValueError(f"observation must be in {space}, got {observation!r}")
-        return _render_array(array)
 
 
 @contextmanager
@@ -136,12 +116,12 @@ def _told_by(form: str) -> Iterator[None]:
         raise ValueError(f"the environment must return {form}: {error}") from error
 
 
-def _to_float(reward: Any) -> float:
-    if isinstance(reward, np.ndarray) and reward.size == 1:
-        reward = reward.item()
-    if not isinstance(reward, NUMBERS):
-        raise TypeError(f"reward must be a number, got {reward!r:.200}")
-    return float(reward)
+def _to_float(path: str, number: Any) -> float:
+    if isinstance(number, np.ndarray) and number.size == 1:
+        number = number.item()
+    if not isinstance(number, NUMBERS):
+        raise TypeError(f"{path} must be a number, got {number!r:.200}")
+    return float(number)
 
 
 def _check_info(info: Any) -> None:
@@ -149,26 +129,17 @@ def _check_info(info: Any) -> None:
         raise TypeError(f"info must be a dictionary, got {info!r:.200}")
 
 
-def _is_supported_observation(space: Any) -> bool:
-    if isinstance(space, spaces.Box):
-        return math.prod(space.shape) <= MAX_BOX_ENTRIES
-    return isinstance(space, (spaces.Discrete, spaces.Text))
+def _refuse(name: str, what: str, supported: str, found: str | None) -> None:
+    if found is not None:
+        raise EnvironmentSetupError(f"{what} of {name} must be {supported}; got {found}")
 
 
-def _action_names(env: gymnasium.Env[Any, Any], num_actions: int) -> tuple[str, ...] | None:
+def _action_names(env: gymnasium.Env[Any, Any]) -> tuple[str, ...] | None:
     names = getattr(env.unwrapped, "action_names", None)
-    if names is None:
+    if names is None or not isinstance(env.action_space, spaces.Discrete):
         return None
     names = tuple(names)
+    num_actions = int(env.action_space.n)
     if len(set(names)) != num_actions or not all(isinstance(name, str) for name in names):
         raise EnvironmentSetupError(f"action_names must be {num_actions} different strings, got {names}")
     return names
-
-
-def _render_array(array: np.ndarray) -> str:
-    """Entries apart by spaces, rows of the last axis on lines; reals with four significant digits."""
-    if array.ndim > 1:
-        return "\n".join(_render_array(row) for row in array)
-    # adding zero turns -0.0 into 0.0
-    texts = [f"{float(x) + 0.0:.4g}" if isinstance(x, np.floating) else str(int(x)) for x in np.atleast_1d(array)]
-    return " ".join(texts)

@@ -111,7 +111,9 @@ class EnvFactory:
             self._import(module)
         env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
         if not isinstance(env.unwrapped, ToolEnv):
-            return GymToolEnv(env, success_return=config.success_return)
+            return GymToolEnv(
+                env, success_return=config.success_return, max_observation_chars=config.max_observation_chars
+            )
         self._refuse_success_return()
         tool_env: ToolEnv = env.unwrapped
         if env.spec is not None and env.spec.max_episode_steps is not None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from segue.envs.frames import encode_frame, read_frame
 from segue.envs.space import AnyText, ToolCalls
-from segue.envs.tool import ToolCall, ToolSpec, collect_tools, find_problem
+from segue.envs.tool import ToolCall, ToolSpec, collect_tools
 
 MAX_REWARD_TERM = 1e6
 """Largest magnitude of a reward term: anything beyond would drown every other episode of its group."""
@@ -182,7 +182,7 @@ class ToolEnv(gymnasium.Env[str, ToolCall]):
         if not self._is_running:
             raise RuntimeError("step needs a running episode; call reset first")
         self._num_calls += 1
-        problem = find_problem(self.tools, action)
+        problem = self.action_space.find_problem(action)
         if problem is None:
             result = self.call(action.name, action.arguments)
             _check_result(action.name, result)
@@ -214,4 +214,4 @@ def _check_result(name: str, result: Any) -> None:
                 f"got {value}"
             )
     if result.terminated and result.is_success is None:
-        raise ValueError(f"tool {name} ended the episode and must say is_success, got None")
+        raise ValueError(f"is_success of tool {name}, which ended the episode, must be true or false, got None")

@@ -33,6 +33,11 @@ CONFIGS = {
     "cliff": EnvConfig(id="CliffWalking-v1", success_return=-20.0),
     "cart pole": EnvConfig(id="CartPole-v1"),
     "mountain car": EnvConfig(id="MountainCar-v0"),
+    "blackjack": EnvConfig(id="Blackjack-v1", success_return=1.0),
+    "pendulum": EnvConfig(id="Pendulum-v1", success_return=-200.0),
+    "continuous mountain car": EnvConfig(id="MountainCarContinuous-v0"),
+    "acrobot": EnvConfig(id="Acrobot-v1"),
+    "nested": EnvConfig(id="foreign_envs:Arm-v0", import_folder=str(ROOT / "tests/unit/envs")),
     "documented": EnvConfig(id="guess_number:GuessNumber-v0"),
 }
 

@@ -207,6 +207,13 @@ class Slow(ToolEnv):
         time.sleep(3600)
 
 
+class Unknown(gymnasium.Space[Any]):
+    """A space of nobody knows what."""
+
+    def __repr__(self) -> str:
+        return "Unknown"
+
+
 class Corridor(gymnasium.Env[Any, Any]):
     """Three steps to the right; a foreign environment with names, info and configurable observations."""
 
@@ -222,8 +229,7 @@ class Corridor(gymnasium.Env[Any, Any]):
             "text": spaces.Text(20),
             "nan": spaces.Box(-1.0, 9.0, (2,), np.float32),
             "outside": spaces.Discrete(2),
-            "large": spaces.Box(0.0, 1.0, (9, 9), np.float32),
-            "tuple": spaces.Tuple((spaces.Discrete(2),)),
+            "unknown": spaces.Dict({"map": spaces.Tuple((Unknown(),))}),
         }[observations]
 
     def _see(self) -> Any:
@@ -245,13 +251,22 @@ class Corridor(gymnasium.Env[Any, Any]):
         self._place = max(0, self._place + (1 if action == 1 else -1))
         has_arrived = self._place == 3
         info: dict[str, Any] = {"is_success": True} if self._says_success and has_arrived else {}
+        info["action_type"] = type(action).__name__
         return self._see(), float(has_arrived), has_arrived, False, info
 
 
 class Moving(Corridor):
-    """The corridor with actions that the adapter does not support."""
+    """The corridor with an action that is a velocity."""
 
+    action_names = None  # type: ignore[assignment]
     action_space = spaces.Box(-1.0, 1.0, (1,))  # type: ignore[assignment]
+
+
+class Choosing(Corridor):
+    """The corridor with a part of its actions that no schema says."""
+
+    action_names = None  # type: ignore[assignment]
+    action_space = spaces.Tuple((spaces.Discrete(2), spaces.OneOf((spaces.Discrete(2),))))  # type: ignore[assignment]
 
 
 class Careless(Corridor):
@@ -303,3 +318,4 @@ gymnasium.register(id="Careless-v0", entry_point=Careless, max_episode_steps=5)
 gymnasium.register(id="CarelessEndless-v0", entry_point=Careless)
 gymnasium.register(id="Shifted-v0", entry_point=Shifted, max_episode_steps=5)
 gymnasium.register(id="Moving-v0", entry_point=Moving)
+gymnasium.register(id="Choosing-v0", entry_point=Choosing)

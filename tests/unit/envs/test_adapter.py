@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from env_cases import make_env
 
@@ -39,6 +41,19 @@ def test_named_actions_become_an_enum() -> None:
     assert env.step(act("right"))[:4] == ("1", 0.0, False, False)
     assert env.step(act("left"))[0] == "0"
     assert env.step(act(1))[0] == "error: act.action must be of type string, got 1"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kind"),
+    [("Corridor-v0", np.int64), ("Shifted-v0", np.int64), ("Moving-v0", np.ndarray)],
+)
+def test_an_environment_gets_actions_as_its_space_draws_them(env_id: str, kind: type) -> None:
+    env = make_env(replace(CONFIG, id=f"faulty_envs:{env_id}", success_return=1.0))
+    env.reset(seed=0)
+    # the corridor takes down what it was given
+    for _ in range(5):
+        *_, info = env.step(env.action_space.sample())
+        assert info["action_type"] == kind.__name__
 
 
 def test_unnamed_actions_become_an_integer_in_its_range() -> None:
@@ -131,7 +146,7 @@ def test_observations_outside_their_space_are_refused(kwargs: dict[str, Any], me
         ("nan reward", ValueError, r"reward term reward of tool act must lie in \[-1e\+06, 1e\+06\], got nan"),
         ("text flag", TypeError, "terminated must be true or false, got 'no'"),
         ("no info", TypeError, "info must be a dictionary, got None"),
-        ("shape", ValueError, r"observation must have shape \(\), got \(2,\)"),
+        ("shape", ValueError, r"observation must be in Discrete\(4\), got \[\d, \d\]"),
     ],
 )
 @pytest.mark.parametrize("name", ["Careless-v0", "CarelessEndless-v0"])
@@ -141,6 +156,73 @@ def test_what_is_returned_in_another_form_is_named(name: str, fault: str, error:
     with pytest.raises(error, match=f"^{message}"):
         env.reset(seed=0)
         env.step(act("right"))
+
+
+NESTED = EnvConfig(id="foreign_envs:Arm-v0", import_folder=CONFIG.import_folder)
+
+
+def test_nested_spaces_become_named_arguments_and_lines() -> None:
+    env = make_env(NESTED)
+    (spec,) = env.tools
+    assert list(spec.parameters["properties"]) == ["grip", "move", "say"]
+    observation, info = env.reset(seed=5)
+    target = info["goal"]
+    seen = f"camera: image of 32x32x3, not shown\nheard: {{}}\nplace: {{}}\ntarget: {target[0]}, {target[1]}"
+    assert observation == seen.format("none", "0 0")
+    assert info == {"goal": target, "camera": "<uint8 array of 32x32x3>", "system": ""}
+    grip = [[0, 1], [-1, 1]]
+    call = {"move": [0.25, -0.5], "grip": grip, "say": "ho!"}
+    observation, reward, _, _, info = env.step(ToolCall(name="act", arguments=call))
+    assert observation == seen.format("ho!", "0.25 -0.5")
+    distance = max(abs(0.25 - target[0]), abs(-0.5 - target[1]))
+    assert (reward, info["distance"], info["_distance"]) == (-distance, [distance], [True])
+    for changes, problem in (
+        ({"move": [0.25, 0.75]}, "act.move[1] must be at most 0.5, got 0.75"),
+        ({"grip": [[0, 1], [-2, 1]]}, "act.grip[1][0] must be at least -1, got -2"),
+        ({"say": "hi!"}, "act.say must be of the characters !ho, got 'i'"),
+        ({"extra": 1}, 'act takes no "extra"; it takes: grip, move, say'),
+    ):
+        observation, reward, *_ends, info = env.step(ToolCall(name="act", arguments={**call, **changes}))
+        assert (observation, reward, info["invalid_call"]) == (f"error: {problem}", 0.0, problem)
+    # none of them moved the arm
+    assert env.step(ToolCall(name="act", arguments=call))[0] == seen.format("ho!, ho!", "0.5 -1")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "action"),
+    [
+        ("Blackjack-v1", 0),
+        ("Taxi-v4", 1),
+        ("CliffWalking-v1", 1),
+        ("CartPole-v1", 1),
+        ("MountainCar-v0", 0),
+        ("Acrobot-v1", 2),
+        ("Pendulum-v1", [2]),
+        ("MountainCarContinuous-v0", [-0.5]),
+    ],
+)
+def test_environments_of_gymnasium_are_played_as_gymnasium_plays_them(env_id: str, action: Any) -> None:
+    env = make_env(EnvConfig(id=env_id, success_return=0.0))
+    twin = gymnasium.make(env_id, disable_env_checker=True)
+    for seed in range(3):
+        assert env.reset(seed=seed)[0] == _written(twin.reset(seed=seed)[0])
+        has_ended = False
+        for _ in range(5):
+            if not has_ended:
+                observation, reward, terminated, truncated, _ = env.step(act(action))
+                expected, *rest, _ = twin.step(action if type(action) is int else np.array(action, np.float32))
+                assert observation == _written(expected)
+                assert (reward, terminated, truncated) == tuple(rest)
+                has_ended = terminated or truncated
+
+
+def _written(observation: Any) -> str:
+    """A tuple of numbers, a vector or a number as text, by another way."""
+    if isinstance(observation, tuple):
+        return ", ".join(str(int(part)) for part in observation)
+    if isinstance(observation, np.ndarray):
+        return " ".join(f"{number + 0.0:.4g}" for number in observation.tolist())
+    return str(observation)
 
 
 def test_a_reward_in_an_array_and_a_flag_of_0_or_1_are_taken() -> None:
@@ -153,13 +235,14 @@ def test_a_reward_in_an_array_and_a_flag_of_0_or_1_are_taken() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (replace(CONFIG, id="faulty_envs:Moving-v0"), r"must have Discrete actions, and .* got actions Box"),
         (
-            replace(CONFIG, kwargs={"observations": "large"}),
-            r"Box \(at most 64 entries\) observations, got observations",
+            replace(CONFIG, id="faulty_envs:Choosing-v0"),
+            r"actions of Choosing must be Discrete, .* Tuple of these; got actions\[1\] OneOf\(",
         ),
-        (replace(CONFIG, kwargs={"observations": "tuple"}), "got observations Tuple"),
-        (EnvConfig(id="Blackjack-v1"), "got observations Tuple"),
+        (
+            replace(CONFIG, kwargs={"observations": "unknown"}),
+            r"observations of Corridor must be Discrete, .* of these; got observations\.map\[0\] Unknown",
+        ),
         (EnvConfig(id="NoSuchThing-v0"), "env.id=NoSuchThing-v0 cannot be built: NameNotFound"),
         (EnvConfig(kwargs={"level": 1, "lvl": 2}), "unexpected keyword argument 'lvl'"),
         (EnvConfig(kwargs={"level": 4}), "level must be one of 1, 2, 3, got 4"),

@@ -549,7 +549,7 @@ def test_stopping_ends_calls_that_still_run() -> None:
         (replace(CONFIG, id="faulty_envs:Nothing-v0"), "env.id=faulty_envs:Nothing-v0 cannot be built: NameNotFound"),
         (replace(CONFIG, id="no_such_module:X-v0"), "names module no_such_module, which is neither installed nor in"),
         (replace(CONFIG, kwargs={"size": 3}), r"cannot be built: TypeError: .* with kwargs \({'size': 3}\)"),
-        (replace(CONFIG, id="faulty_envs:Moving-v0"), "must have Discrete actions"),
+        (replace(CONFIG, id="faulty_envs:Choosing-v0"), "actions of Choosing must be Discrete"),
         (replace(CONFIG, success_return=1.0), "env.success_return must be null"),
     ],
 )

@@ -66,7 +66,9 @@ def test_a_step_needs_a_reset() -> None:
 def test_an_end_must_say_whether_it_is_a_success() -> None:
     env = Ladder()
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="tool stop ended the episode and must say is_success"):
+    with pytest.raises(
+        ValueError, match="is_success of tool stop, which ended the episode, must be true or false, got None"
+    ):
         env.step(ToolCall(name="stop"))
 
 
