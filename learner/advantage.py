@@ -66,7 +66,7 @@ def group_advantages(
         Group mean: Kimi K2.5, arXiv 2602.02276, eq. 1, and Dr.GRPO, arXiv 2503.20783, section 3. GRPO: DeepSeekMath,
         arXiv 2402.03300, section 4.1.2, whose estimator of the deviation is not named; ours divides by the count. RLOO:
         Kool et al., ICLR 2019 workshop ("Buy 4 REINFORCE samples, get a baseline for free"); Ahmadian et al.,
-        arXiv 2402.14740, section 2.2.
+        arXiv 2402.14740.
     Example:
         Rewards (1, 0, 0, failed): mean 1/3, so (2/3, -1/3, -1/3, 0). Deviation sqrt(2)/3, so grpo gives
         (1.414, -0.707, -0.707, 0). The others' means are 0, 1/2, 1/2, so rloo gives (1, -1/2, -1/2, 0).
