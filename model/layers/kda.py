@@ -99,9 +99,9 @@ class KimiDeltaAttention(nn.Module):
     ) -> Tensor:
         """The same in one launch, which finds each sequence's state where all states are."""
         recurrent, conv, slots = store.recurrent_in_place(self.kda_index)
-        projections = (x.unsqueeze(1) for x in (qkv, decay_logits, beta_logits, output_gate))
         y = kda_decode(
-            *projections, self._taps(), self.A_log, self.dt_bias, self.o_norm.weight, recurrent, conv, slots,
+            qkv.unsqueeze(1), decay_logits.unsqueeze(1), beta_logits.unsqueeze(1), output_gate.unsqueeze(1),
+            self._taps(), self.A_log, self.dt_bias, self.o_norm.weight, recurrent, conv, slots,
             lower_bound=self.lower_bound, eps=self.o_norm.eps,
         )  # fmt: skip
         return y.squeeze(1)
