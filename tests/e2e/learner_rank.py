@@ -13,9 +13,15 @@ from learner_cases import make_config, make_group, make_step_groups, make_trajec
 from safetensors.torch import save_file
 
 from segue.conf.schema import (
+    AdvantageConfig,
+    AdvantageKind,
     BalanceConfig,
     ClusterConfig,
+    GspoConfig,
     LearnerConfig,
+    LossConfig,
+    LossKind,
+    NormalisationKind,
     OptimizerConfig,
     PretrainConfig,
     RunConfig,
@@ -31,7 +37,17 @@ from segue.rollout.trajectory import Source
 STAGES = (1, 2, 3)
 
 
-def make_run(num_ranks: int, folder: Path, *, stage: int = 1, is_live: bool = True) -> SegueConfig:
+def make_run(
+    num_ranks: int, folder: Path, *, stage: int = 1, is_live: bool = True, is_by_sequence: bool = False
+) -> SegueConfig:
+    loss, advantage = LossConfig(), AdvantageConfig()
+    if is_by_sequence:
+        loss = LossConfig(
+            kind=LossKind.gspo,
+            gspo=GspoConfig(clip_low=0.05, clip_high=0.05),
+            normalisation=NormalisationKind.sequence_mean,
+        )
+        advantage = AdvantageConfig(kind=AdvantageKind.reinforce_pp)
     return SegueConfig(
         run=RunConfig(dir=str(folder)),
         model=make_config(),
@@ -41,6 +57,8 @@ def make_run(num_ranks: int, folder: Path, *, stage: int = 1, is_live: bool = Tr
             micro_step_tokens=192,
             optimizer=OptimizerConfig(lr=1e-2, warmup_steps=0),
             balance=BalanceConfig(live=is_live),
+            loss=loss,
+            advantage=advantage,
         ),
         train=TrainConfig(steps=10),
         pretrain=PretrainConfig(steps=12, optimizer=OptimizerConfig(lr=1e-2, warmup_steps=2)),
@@ -95,6 +113,9 @@ class Story:
             self.keep(f"{name}-{stage}", other)
         other.export(self.folder / f"export-{stage}-{self.num_ranks}")
 
+    def train_by_sequence(self) -> None:
+        self.facts["by-sequence"] = self.step(self.learner(is_by_sequence=True), 0)
+
     def imitate(self) -> None:
         learner = self.learner(is_live=False)
         self.keep("frozen-start", learner)
@@ -131,6 +152,7 @@ def main() -> None:
         story.train(stage)
     for stage in STAGES:
         story.resume(stage)
+    story.train_by_sequence()
     story.imitate()
     story.empty_step()
     story.fail()

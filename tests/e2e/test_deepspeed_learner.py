@@ -75,16 +75,19 @@ def test_the_number_of_ranks_changes_neither_metrics_nor_weights(folder, stage):
         assert float(is_equal.double().mean()) >= 0.99, name
 
 
-@both
-@every_stage
-def test_metrics_equal_a_second_derivation(folder, stage, num_ranks):
-    report, groups = facts(folder, num_ranks), make_step_groups(0)
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    # log-probabilities once more: each trajectory alone through a fresh model, with the head written out
+def first_trajectories():
+    return [trajectory for group in make_step_groups(0) for trajectory in group.trajectories]
+
+
+def run_again(start: dict[str, torch.Tensor]):
+    """Policy's and behaviour's log-probabilities and entropy of each trajectory's trained tokens at these weights.
+
+    Each trajectory goes alone through a fresh model, with the head written out.
+    """
     model = build_model(make_config(), torch.float32)
-    model.load_state_dict(weights(folder, f"start-{stage}", num_ranks))
+    model.load_state_dict(start)
     logprob, entropy, behaviour = [], [], []
-    for trajectory in trajectories:
+    for trajectory in first_trajectories():
         tokens = torch.from_numpy(trajectory.token_ids.astype(np.int64))
         state = DifferentiableState.zeros(model.config, 1, torch.float32)
         with torch.no_grad():
@@ -94,6 +97,14 @@ def test_metrics_equal_a_second_derivation(folder, stage, num_ranks):
         logprob.append(own)
         entropy.append(-(log_p.exp() * log_p).sum(-1).numpy()[trained])
         behaviour.append(trajectory.behaviour_logprob[trajectory.trainable])
+    return logprob, behaviour, entropy
+
+
+@both
+@every_stage
+def test_metrics_equal_a_second_derivation(folder, stage, num_ranks):
+    report = facts(folder, num_ranks)
+    logprob, behaviour, entropy = run_again(weights(folder, f"start-{stage}", num_ranks))
     log_ratio = np.concatenate(logprob) - np.concatenate(behaviour)
     ratio = np.exp(log_ratio)
     outside = (ratio < 0.7) | (ratio > 1.4)
@@ -110,11 +121,33 @@ def test_metrics_equal_a_second_derivation(folder, stage, num_ranks):
     assert found["policy/entropy/mean_nats"] == pytest.approx(np.concatenate(entropy).mean(), rel=1e-4)
     assert found["update/loss/total"] == pytest.approx(loss.mean(), rel=1e-3)
     assert found["learner/tokens/counted"] == len(log_ratio)
-    assert found["learner/tokens/run"] == sum(trajectory.num_tokens for trajectory in trajectories)
+    assert found["learner/tokens/run"] == sum(trajectory.num_tokens for trajectory in first_trajectories())
     assert found["learner/gauge/max_nats"] == 0.0
     assert found["update/learning_rate/value"] == 1e-2
     assert found["router/violation/max"] >= found["router/violation/mean"] > 0.0
     assert 0.0 < found["router/bias_kl/mean_nats"] < 0.1
+
+
+@both
+def test_a_loss_of_whole_trajectories_under_advantages_of_the_whole_step_equals_a_second_derivation(folder, num_ranks):
+    logprob, behaviour, _ = run_again(weights(folder, "start-1", num_ranks))
+    means = [float(np.mean(own - other)) for own, other in zip(logprob, behaviour, strict=True)]
+    # rewards (0, 1, 0) and (1, 0, 1): centred by group, deviation over all six √((6/9 + 6/9) / 6) = √(2/9)
+    advantages = [value / (2 / 9) ** 0.5 for value in (-1 / 3, 2 / 3, -1 / 3, 1 / 3, -2 / 3, 1 / 3)]
+    terms, low, high = [], 0, 0
+    for mean, advantage, own in zip(means, advantages, logprob, strict=True):
+        ratio = np.exp(mean)
+        terms.append(-min(ratio * advantage, np.clip(ratio, 0.95, 1.05) * advantage))
+        low += len(own) * (advantage < 0 and ratio < 0.95)
+        high += len(own) * (advantage > 0 and ratio > 1.05)
+    num_tokens = sum(map(len, logprob))
+    for rank in range(num_ranks):
+        found = facts(folder, num_ranks, rank)["by-sequence"]
+        assert found["update/loss/total"] == pytest.approx(np.mean(terms), rel=1e-3)
+        assert found["policy/clipped_low/share"] == pytest.approx(low / num_tokens, abs=1e-9)
+        assert found["policy/clipped_high/share"] == pytest.approx(high / num_tokens, abs=1e-9)
+    # the bounds bite, and not everywhere
+    assert 0 < low + high < num_tokens
 
 
 @both
