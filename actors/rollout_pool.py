@@ -85,6 +85,7 @@ class RolloutPool:
         self._model: Path | None = None
         self._needs_weights = False
         self._ticket: WeightTicket | None = None
+        self._lost_weights: ActorLost | None = None
         self._stats_of_lost = RolloutStats()
         self._pinged_at = 0.0
 
@@ -107,12 +108,12 @@ class RolloutPool:
             self._begin(self._seats[-1])
 
     def wait_started(self) -> None:
-        """Wait until every actor has started.
+        """Wait until every actor has started; one that was lost meanwhile and finds no place holds up nobody.
 
         Raises:
             RunError: one did not, in time.
         """
-        while not all(seat.is_started for seat in self._seats):
+        while not all(seat.is_started or seat.is_late for seat in self._seats):
             self._advance(is_interruptible=True)
 
     def submit(self, method: str, *arguments: Any, find_done: Callable[[], Any] = lambda: None) -> Job:
@@ -130,6 +131,7 @@ class RolloutPool:
         Returns:
             Each that is, and its answer.
         Raises:
+            ActorLost: the learner, and with it weights that an actor was to take up.
             RunError: an actor's code failed, one was lost too often, or the deadline passed.
         """
         self._wait_until(lambda: any(job in self._results for job in jobs), timeout_s, what)
@@ -143,7 +145,12 @@ class RolloutPool:
         Returns:
             The answers, in order.
         """
-        self._wait_until(lambda: all(job in self._results for job in jobs), timeout_s, what, meanwhile)
+        try:
+            self._wait_until(lambda: all(job in self._results for job in jobs), timeout_s, what, meanwhile)
+        except ActorLost:
+            # nobody comes back for them
+            self.call_off(jobs)
+            raise
         return [self._results.pop(job) for job in jobs]
 
     def call_off(self, jobs: Sequence[Job]) -> None:
@@ -168,7 +175,7 @@ class RolloutPool:
     def publish(self, ticket: WeightTicket) -> None:
         """Have every actor take up these weights, also those that come later; waits for the present ones."""
         # holds the buffer in the object store until the next one is taken up
-        self._ticket = ticket
+        self._ticket, self._lost_weights = ticket, None
         for seat in self._seats:
             if seat.is_started and seat.starting is None:
                 self._take_up_weights(seat)
@@ -177,7 +184,7 @@ class RolloutPool:
 
     def forget_weights(self) -> None:
         """What was published is undone: no new work until the next weights."""
-        self._ticket = None
+        self._ticket = self._lost_weights = None
         for seat in self._seats:
             seat.ticket = None
 
@@ -198,6 +205,8 @@ class RolloutPool:
     ) -> None:
         deadline = time.monotonic() + timeout_s
         while not holds():
+            if self._lost_weights is not None:
+                raise self._lost_weights
             if time.monotonic() > deadline:
                 names = ", ".join(seat.name for seat in self._seats)
                 raise RunError(f"the controller waited {timeout_s:.0f} s for {what}, without an answer from {names}")
@@ -236,14 +245,15 @@ class RolloutPool:
 
     def _hear_start(self, seat: _Seat, answer: Answer) -> None:
         seat.starting = None
-        if answer.error is not None and seat.is_started and is_gone(answer.error):
-            # the learner that published them was lost; the next one publishes anew
-            seat.ticket = None
-            return
-        answer.or_raise()
-        seat.is_started = True
+        are_gone = answer.error is not None and seat.is_started and is_gone(answer.error)
+        if not are_gone:
+            answer.or_raise()
+            seat.is_started = True
         if seat.ticket is not self._ticket:
             self._take_up_weights(seat)
+        elif seat.ticket is not None and are_gone:
+            step, seat.ticket = seat.ticket.version.step, None
+            self._lost_weights = ActorLost(f"the weights of step {step} went with it before {seat.name} had them")
 
     def _begin(self, seat: _Seat) -> None:
         seat.starting = self._fleet.call(seat.member, "start", self._model)
@@ -286,7 +296,7 @@ class RolloutPool:
             self._replace(seat, ActorLost(f"{seat.name} did not take up weights in time"))
             return
         what = f"did not come within {self._cluster.start_timeout_s:.0f} s"
-        if not (seat.num_losses and any(map(self._is_ready, self._seats))):
+        if not (seat.num_losses and any(other.is_started for other in self._seats)):
             raise RunError(f"{seat.name} {what}; cluster.start_timeout_s allows more")
         # a cluster may have no place for it until a node comes back
         seat.is_late = True

@@ -1,0 +1,268 @@
+"""The pool's promises whatever answers first and whoever is lost meanwhile: in a start, a publish, a ping, in work.
+
+What its jobs are about is left out; that is in tests/property/test_controller_schedules.py.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.exceptions import ObjectLostError
+
+from segue.actors import rollout_pool
+from segue.actors.errors import ActorLost, RunError
+from segue.actors.faults import Fault
+from segue.actors.rollout_pool import Job, RolloutPool
+from segue.actors.rollout_stats import RolloutStats
+from segue.actors.supervise import Answer, Member
+from segue.actors.weight_channel import WeightTicket
+from segue.conf.schema import ClusterConfig, SegueConfig
+from segue.rollout.trajectory import PolicyVersion
+
+
+@dataclass(eq=False)
+class Call:
+    """One question; it is answered when `PendingFleet.look` picks it."""
+
+    member: Member
+    method: str
+    arguments: tuple[Any, ...]
+    is_cancelled: bool = False
+
+
+@dataclass
+class PendingFleet:
+    """A fleet whose every question stays open until it is looked for: any of them is answered, or its actor dies."""
+
+    rng: random.Random
+    loss_rate: float = 0.0
+    is_silent: Callable[[Call], bool] = lambda call: False
+    """Questions that are never answered."""
+    gone: list[WeightTicket] = field(default_factory=list)
+    """Weights whose publisher was lost."""
+    played: list[Any] = field(default_factory=list)
+    """What was done, by whom ever; the number of a job."""
+    left: set[Any] = field(default_factory=set)
+    """Jobs that a lost actor had finished."""
+    dead: list[Member] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    published: WeightTicket | None = None
+    with_weights: dict[Member, WeightTicket] = field(default_factory=dict)
+
+    def spawn_rollout(self, name: str) -> Member:
+        return Member(name, object())
+
+    def call(self, member: Member, method: str, *arguments: Any) -> Call:
+        assert member not in self.dead, f"{method} of an actor that was killed"
+        if method == "play":
+            assert self.with_weights[member] is self.published, "played without the present weights"
+        call = Call(member, method, arguments)
+        self.calls.append(call)
+        return call
+
+    def cancel(self, reference: Call) -> None:
+        reference.is_cancelled = True
+
+    def kill(self, member: Member) -> None:
+        assert member not in self.dead
+        self.dead.append(member)
+
+    def check_alive(self) -> None:
+        """It is."""
+
+    def look(self, references: list[Call], *, is_interruptible: bool = False) -> list[Answer]:
+        assert references, "a look at nothing"
+        open_ones = [call for call in references if not self.is_silent(call)]
+        if not open_ones:
+            return []
+        if self.rng.random() < self.loss_rate:
+            return self._lose(self.rng.choice(open_ones).member, references)
+        picked = self.rng.sample(open_ones, self.rng.randint(1, len(open_ones)))
+        return [self._answer(call) for call in picked]
+
+    def _lose(self, member: Member, references: list[Call]) -> list[Answer]:
+        own = [call for call in references if call.member is member]
+        for call in own:
+            if call.method == "play" and self.rng.random() < 0.3:
+                self.left.add(call.arguments[0])
+        # some of its questions may have been answered before it died
+        return [Answer(reference=call, error=ActorLost(f"{member.name} died: chance")) for call in own]
+
+    def _answer(self, call: Call) -> Answer:
+        if call.is_cancelled:
+            return Answer(reference=call, error=RunError("called off"))
+        if call.method == "set_weights":
+            (ticket,) = call.arguments
+            if ticket in self.gone:
+                error = RunError(f"{call.member.name} failed: gone")
+                error.__cause__ = ObjectLostError("reference", "owner", "call site")
+                return Answer(reference=call, error=error)
+            self.with_weights[call.member] = ticket
+        if call.method == "play":
+            self.played.append(call.arguments[0])
+        return Answer(reference=call, value={"play": call.arguments[:1], "stats": RolloutStats()}.get(call.method))
+
+
+def make_ticket(step: int) -> WeightTicket:
+    return WeightTicket(version=PolicyVersion(0, step), size_bytes=1, reference=None)
+
+
+def make_pool(fleet: PendingFleet, count: int, **cluster: Any) -> tuple[RolloutPool, list[Fault]]:
+    """A pool whose actors have started, and what it notes."""
+    faults: list[Fault] = []
+    config = SegueConfig(cluster=ClusterConfig(**{"max_losses": 1000, **cluster}))
+    pool = RolloutPool(fleet, config, faults.append)  # type: ignore[arg-type]
+    pool.begin_start(count, exported_model=None, needs_weights=True)
+    pool.wait_started()
+    return pool, faults
+
+
+def publish(pool: RolloutPool, fleet: PendingFleet, step: int) -> None:
+    fleet.published = make_ticket(step)
+    pool.publish(fleet.published)
+
+
+def collect(pool: RolloutPool, jobs: list[Job]) -> list[Any]:
+    """Answers of all of these, one after the other."""
+    answers: dict[Job, Any] = {}
+    while left := [job for job in jobs if job not in answers]:
+        for job, answer in pool.wait_any(left, timeout_s=60.0, what="an answer"):
+            assert job not in answers
+            answers[job] = answer
+    return [answers[job] for job in jobs]
+
+
+def submit(pool: RolloutPool, fleet: PendingFleet, number: int) -> Job:
+    return pool.submit("play", number, find_done=lambda: (number,) if number in fleet.left else None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), num_actors=st.integers(1, 4), loss_rate=st.sampled_from((0.0, 0.2, 0.5)))
+def test_every_job_is_answered_once_and_none_that_was_called_off(seed: int, num_actors: int, loss_rate: float) -> None:
+    rng = random.Random(seed)
+    fleet = PendingFleet(rng, loss_rate)
+    pool, faults = make_pool(fleet, num_actors)
+    jobs: list[Job] = []
+    for step in range(4):
+        publish(pool, fleet, step)
+        jobs += [submit(pool, fleet, 10 * step + i) for i in range(rng.randint(1, 6))]
+        pool.stats()
+        if rng.random() < 0.5:
+            called_off = rng.sample(jobs, rng.randint(0, len(jobs)))
+            pool.call_off(called_off)
+            numbers = {job.arguments[0] for job in called_off}
+            done_before = len(fleet.played)
+            jobs = [job for job in jobs if job not in called_off]
+            assert collect(pool, jobs) == [job.arguments[:1] for job in jobs]
+            # nobody is at them any more
+            assert not numbers & set(fleet.played[done_before:])
+            jobs = []
+    assert collect(pool, jobs) == [job.arguments[:1] for job in jobs]
+    assert pool._results == {} and pool._waiting == []
+    # each loss is told of, and each actor that was lost has a successor
+    assert [fault.who for fault in faults] == [member.name for member in fleet.dead]
+    assert pool.size == num_actors
+
+
+def test_what_a_lost_actor_had_finished_is_not_played_again() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 1)
+    publish(pool, fleet, 0)
+    jobs = [submit(pool, fleet, number) for number in range(2)]
+    fleet.left.add(0)
+    fleet.loss_rate = 1.0
+    pool._advance(is_interruptible=False)
+    fleet.loss_rate = 0.0
+    assert collect(pool, jobs) == [(0,), (1,)]
+    assert 0 not in fleet.played
+
+
+def test_weights_that_go_with_their_publisher_are_its_loss_and_no_actors() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 2)
+    fleet.gone.append(make_ticket(4))
+    job = submit(pool, fleet, 0)
+    publish(pool, fleet, 4)
+    with pytest.raises(ActorLost, match=r"^the weights of step 4 went with it before rollout-[01] had them$"):
+        pool.wait_any([job], timeout_s=60.0, what="an answer")
+    assert (fleet.dead, faults) == ([], [])
+    pool.forget_weights()
+    publish(pool, fleet, 3)
+    assert collect(pool, [job]) == [(0,)]
+
+
+def test_an_actor_that_finds_earlier_weights_gone_takes_up_the_present_ones() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 1)
+    publish(pool, fleet, 4)
+    job = submit(pool, fleet, 0)
+    # its successor is at the weights of step 4 when their publisher is lost
+    fleet.loss_rate = 1.0
+    pool._advance(is_interruptible=False)
+    fleet.loss_rate = 0.0
+    while fleet.calls[-1].method != "set_weights":
+        pool._advance(is_interruptible=False)
+    fleet.gone.append(make_ticket(4))
+    pool.forget_weights()
+    publish(pool, fleet, 3)
+    assert collect(pool, [job]) == [(0,)]
+
+
+def test_an_evaluation_whose_weights_are_gone_leaves_nothing_behind() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 2)
+    fleet.gone.append(make_ticket(4))
+    publish(pool, fleet, 4)
+    jobs = [submit(pool, fleet, number) for number in range(3)]
+    with pytest.raises(ActorLost):
+        pool.wait_all(jobs, timeout_s=60.0, what="an evaluation", meanwhile=lambda: None)
+    pool.forget_weights()
+    publish(pool, fleet, 3)
+    assert collect(pool, [submit(pool, fleet, 9)]) == [(9,)]
+    assert fleet.played == [9]
+
+
+def test_an_actor_that_finds_no_place_again_holds_up_neither_a_start_nor_a_publish() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 2, start_timeout_s=0.05)
+    first = fleet.calls[0].member
+    fleet.is_silent = lambda call: call.member.name == first.name and call.member is not first
+    publish(pool, fleet, 0)
+    job = submit(pool, fleet, 0)
+    pool._replace(pool._seats[0], ActorLost("rollout-0 died: its node is gone"))
+    # every other actor is at its weights, and none could play, when the start is overdue
+    pool.forget_weights()
+    while len(faults) < 2:
+        pool._see_overdue()
+    assert (faults[1].what, faults[1].done) == ("did not come within 0 s", "the others go on")
+    publish(pool, fleet, 1)
+    assert collect(pool, [job]) == [(0,)]
+    pool.wait_started()
+
+
+def test_an_actor_that_does_not_leave_off_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_pool, "_CANCEL_S", 0.05)
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 1)
+    publish(pool, fleet, 0)
+    job, other = submit(pool, fleet, 0), submit(pool, fleet, 1)
+    fleet.is_silent = lambda call: call.is_cancelled
+    pool.call_off([job])
+    assert [fault.what for fault in faults] == ["does not leave off what was called off"]
+    assert collect(pool, [other]) == [(1,)]
+    assert fleet.played == [1]
+
+
+def test_an_actor_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_pool, "_PING_EVERY_S", 0.0)
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 1, answer_timeout_s=0.05)
+    publish(pool, fleet, 0)
+    hung = fleet.calls[0].member
+    fleet.is_silent = lambda call: call.member is hung
+    assert collect(pool, [submit(pool, fleet, 0)]) == [(0,)]
+    assert [fault.what for fault in faults] == ["gave no answer for 0 s"]
