@@ -10,6 +10,7 @@ import gymnasium
 
 from segue.conf.schema import EnvConfig
 from segue.envs.adapter import GymToolEnv
+from segue.envs.archive.env import ArchiveEnv
 from segue.envs.errors import EnvironmentSetupError
 from segue.envs.frames import FrameError
 from segue.envs.python.env import PythonEnv
@@ -23,6 +24,7 @@ from segue.envs.tool_env import ToolEnv
 
 SQL_ID = "sql"
 PYTHON_ID = "python"
+ARCHIVE_ID = "archive"
 
 
 class EnvFactory:
@@ -77,6 +79,9 @@ class EnvFactory:
             if self._config.id == PYTHON_ID:
                 self._refuse_success_return()
                 return self._make_python()
+            if self._config.id == ARCHIVE_ID:
+                self._refuse_success_return()
+                return self._make_archive()
             return self._make_registered()
         except EnvironmentSetupError:
             raise
@@ -94,6 +99,15 @@ class EnvFactory:
                 ProgramLimits(), interpreter=interpreter, system_call_filter=build_filter()
             )
         return PythonEnv(runner=self._sandbox, **kwargs)
+
+    def _make_archive(self) -> ToolEnv:
+        env = ArchiveEnv(**self._config.kwargs)
+        if self._config.max_observation_chars < env.max_page_chars:
+            raise EnvironmentSetupError(
+                f"env.max_observation_chars must be at least {env.max_page_chars} for pages of this size, "
+                f"got {self._config.max_observation_chars}: what is cut from a page might be asked about"
+            )
+        return env
 
     def _check_sandbox(self, sandbox: BubblewrapSandbox) -> None:
         timeout_s = self._config.call_timeout_s

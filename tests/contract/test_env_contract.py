@@ -28,6 +28,8 @@ CONFIGS = {
     "sql level 3": EnvConfig(kwargs={"level": 3, "split": "heldout_schemas"}),
     "python level 1": EnvConfig(id="python"),
     "python level 2": EnvConfig(id="python", kwargs={"level": 2, "split": "heldout_kinds"}),
+    "archive": EnvConfig(id="archive"),
+    "archive read freely": EnvConfig(id="archive", kwargs={"reading": "free", "page_reward": 0.1}),
     "frozen lake": EnvConfig(id="FrozenLake-v1"),
     "taxi": EnvConfig(id="Taxi-v4"),
     "cliff": EnvConfig(id="CliffWalking-v1", success_return=-20.0),
