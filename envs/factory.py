@@ -11,6 +11,7 @@ import gymnasium
 from segue.conf.schema import EnvConfig
 from segue.envs.adapter import GymToolEnv
 from segue.envs.archive.env import ArchiveEnv
+from segue.envs.craft.env import CraftEnv
 from segue.envs.errors import EnvironmentSetupError
 from segue.envs.frames import FrameError
 from segue.envs.python.env import PythonEnv
@@ -25,6 +26,7 @@ from segue.envs.tool_env import ToolEnv
 SQL_ID = "sql"
 PYTHON_ID = "python"
 ARCHIVE_ID = "archive"
+CRAFT_ID = "craft"
 
 
 class EnvFactory:
@@ -82,6 +84,9 @@ class EnvFactory:
             if self._config.id == ARCHIVE_ID:
                 self._refuse_success_return()
                 return self._make_archive()
+            if self._config.id == CRAFT_ID:
+                self._refuse_success_return()
+                return CraftEnv(**self._config.kwargs)
             return self._make_registered()
         except EnvironmentSetupError:
             raise

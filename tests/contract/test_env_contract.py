@@ -30,6 +30,8 @@ CONFIGS = {
     "python level 2": EnvConfig(id="python", kwargs={"level": 2, "split": "heldout_kinds"}),
     "archive": EnvConfig(id="archive"),
     "archive read freely": EnvConfig(id="archive", kwargs={"reading": "free", "page_reward": 0.1}),
+    "craft": EnvConfig(id="craft"),
+    "craft deep": EnvConfig(id="craft", kwargs={"steps": [9, 16], "split": "heldout_names"}),
     "frozen lake": EnvConfig(id="FrozenLake-v1"),
     "taxi": EnvConfig(id="Taxi-v4"),
     "cliff": EnvConfig(id="CliffWalking-v1", success_return=-20.0),

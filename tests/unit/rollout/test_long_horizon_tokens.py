@@ -1,4 +1,4 @@
-"""`archive` in tokens: estimates against the shipped vocabulary, the experiments' bounds on episodes."""
+"""`archive` and `craft` in tokens: estimates against the shipped vocabulary, the experiments' bounds on episodes."""
 
 import pytest
 from env_cases import make_env
@@ -10,6 +10,7 @@ from segue.envs.archive.entry import count_tokens
 from segue.envs.archive.question import KINDS
 from segue.envs.archive.shape import Shape
 from segue.envs.archive.task import Split, make_task
+from segue.envs.craft.vocabulary import TRAINING
 from segue.envs.demonstrator import demonstrator_rng
 from segue.envs.tool import ToolCall
 from segue.model.tokenizer.load import load_tokenizer
@@ -21,6 +22,7 @@ TOKENIZER = load_tokenizer("segue_bpe_1k")
 def test_words_of_an_entry_are_tokens_each() -> None:
     words = (
         *archive_words.NAMES, *archive_words.NUMBERS, *archive_words.RELATIONS, *archive_words.EVENTS, "of", "is", "by",
+        *TRAINING.materials, *TRAINING.products,
     )  # fmt: skip
     assert [word for word in words if len(TOKENIZER.encode(word)) != 1] == []
 
@@ -50,7 +52,7 @@ def episode_sizes(config: SegueConfig, options: dict[str, object], seed: int, sk
         num_tokens += len(chat.render_tool_results([CallResult(tool=call["name"], index=1, text=observation)]))
 
 
-@pytest.mark.parametrize("name", ["archive"])
+@pytest.mark.parametrize("name", ["archive", "craft"])
 @pytest.mark.parametrize("skill", ["expert", "fallible"])
 def test_the_experiments_bounds_hold_every_episode_of_training_and_its_variants(name: str, skill: str) -> None:
     config = load_config([f"experiment={name}"])

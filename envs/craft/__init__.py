@@ -1,0 +1,1 @@
+"""Making a thing from parts that a recipe book names."""
