@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.actors.errors import RunError
+from segue.actors.faults import Fault
 from segue.actors.replacement import replace_folder
 from segue.actors.run_folder import write_json
 from segue.conf.errors import ConfigError
@@ -144,6 +145,11 @@ class CheckpointStore:
         stem = _DAMAGED_PREFIX + path.name
         names = [stem, *(f"{stem}-{number}" for number in range(2, 1000))]
         path.rename(next(target for target in map(self._folder.joinpath, names) if not target.exists()))
+
+
+def checkpoint_fault(what: str) -> Fault:
+    """A checkpoint that `load_newest` passed over, and `set_aside_after` sets aside."""
+    return Fault(who="checkpoint", what=what, done="set aside; an older one is taken")
 
 
 def _differences(checkpoint: Path, run_folder: Path) -> list[str]:

@@ -36,7 +36,7 @@ from typing import Any
 
 from segue.actors.batch_order import Place, next_batch
 from segue.actors.buffer import Buffer, DropReason
-from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
+from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore, checkpoint_fault
 from segue.actors.console import ConsoleView
 from segue.actors.errors import ActorLost, Interrupted, RunError
 from segue.actors.failure_watch import FailureWatch
@@ -128,7 +128,9 @@ class Controller:
         self._rollout_stats = RolloutStats()
         self._environments = EnvCounters()
         self._totals = Totals()
+        self._loss: ActorLost | None = None
         self._num_losses = 0
+        self._furthest = 0
         self._is_restored = False
         self._best: tuple[float, int] | None = None
         self._evaluated_step = 0
@@ -142,11 +144,11 @@ class Controller:
             Interrupted: the user asked the run to end; a checkpoint of the last finished step stands.
             RunError: something failed, kept the loop waiting beyond its deadline, or was lost again and again.
         """
-        loss: ActorLost | None = None
         while True:
             try:
-                if loss is not None:
-                    self._go_back(loss)
+                if self._loss is not None:
+                    self._go_back(self._loss)
+                    self._loss = None
                 self._run_to_end()
                 return
             except Interrupted:
@@ -154,8 +156,8 @@ class Controller:
                     self._checkpoint()
                 raise
             # the pool mends its own losses: this is the learner's
-            except ActorLost as error:
-                loss = error
+            except ActorLost as loss:
+                self._loss = loss
 
     def _run_to_end(self) -> None:
         self._evaluate_before()
@@ -181,10 +183,13 @@ class Controller:
         self._num_losses += 1
         if self._num_losses > self._config.cluster.max_losses:
             raise RunError(
-                f"the learner was lost {self._num_losses} times in a row, with no step in between; last: {loss}"
+                f"the learner was lost {self._num_losses} times in a row, with no new step in between; last: {loss}"
             ) from loss
         self._is_restored = False
-        step, state, _ = self._store.load_newest()
+        step, state, damaged = self._store.load_newest()
+        self._store.set_aside_after(step)
+        for fault in damaged:
+            self._faults.note(checkpoint_fault(fault))
         self._faults.note(
             Fault(who="learner", what=str(loss), done=f"all ranks start anew from step {step}; rollout goes on")
         )
@@ -198,14 +203,31 @@ class Controller:
         self._folder.note_restore(step)
         self._recorder.begin_incarnation(self._lineage.incarnation, step)
         self._learners.start(None if step else self._initial_model)
-        before = self.evaluations.get("before")
-        self.restore(step, state)
-        if before is not None:
-            # the same, also where no checkpoint has it yet
-            self.evaluations["before"] = before
+        self._restore(step, {**state, **self._not_undone(state)})
+
+    def _not_undone(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What stays as it is where this launch goes back to a state."""
+        # the same, also where no checkpoint has it yet
+        before = {name: played for name, played in self.evaluations.items() if name == "before"}
+        # a checkpoint's costs hold those of this launch, which are added anew
+        costs = {"wall_s": self._totals.wall_s, "cpu_s": self._totals.cpu_s}
+        return {
+            "evaluations": {**state.get("evaluations", {}), **before},
+            "totals": {**state.get("totals", {}), **costs},
+        }
 
     def restore(self, step: int, state: dict[str, Any]) -> None:
-        """Take up a checkpoint, and groups that finished after it; step 0 and an empty state start anew."""
+        """Take up a checkpoint, and groups that finished after it; step 0 and an empty state start anew.
+
+        A learner that is lost meanwhile is started anew by `run`.
+        """
+        self._furthest = step
+        try:
+            self._restore(step, state)
+        except ActorLost as loss:
+            self._loss = loss
+
+    def _restore(self, step: int, state: dict[str, Any]) -> None:
         self.step = step
         self._published = None
         self.evaluations = state.get("evaluations", {})
@@ -309,7 +331,9 @@ class Controller:
             self._drop_damaged(records, error.__cause__.group_ids)
             return None
         self.step += 1
-        self._num_losses = 0
+        if self.step > self._furthest:
+            # steps that are only taken again are no progress
+            self._furthest, self._num_losses = self.step, 0
         self._totals.add_batch(records)
         return reports[0]
 

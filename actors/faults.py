@@ -9,7 +9,7 @@ class Fault:
     """One thing that went wrong."""
 
     who: str
-    """A process (`controller`, `ray`, `rollout-0`, `learner`), or `buffer` for a group's file."""
+    """A process (`controller`, `ray`, `rollout-0`, `learner`), `buffer` for a group's file, or `checkpoint`."""
     what: str
     """What happened to it."""
     done: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from segue.actors.checkpoint_store import CheckpointStore
+from segue.actors.checkpoint_store import CheckpointStore, checkpoint_fault
 from segue.actors.console import ConsoleView, before_and_after, duration
 from segue.actors.controller import Controller
 from segue.actors.errors import Interrupted, RayLost, RunError
@@ -155,7 +155,7 @@ def _launch(
 
 def _faults_found(folder: RunFolder, step: int, damaged: list[str]) -> list[Fault]:
     """What the launch before left behind, as it is found."""
-    found = [Fault(who="checkpoint", what=fault, done="set aside; an older one is taken") for fault in damaged]
+    found = [checkpoint_fault(fault) for fault in damaged]
     if folder.was_killed():
         what = "the launch before ended without a word"
         found.append(Fault(who="controller", what=what, done=f"resumed after step {step}"))

@@ -4,7 +4,7 @@ Versions are as in a real run: a group's tokens are spread over the weights that
 """
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,10 @@ class FakeFleet:
     """How likely a question to the learner kills it."""
     learner_dies_at: Collection[int] = ()
     """Which of its steps, counted from 1 over all that it is asked to take, kill it."""
+    learner_dies_in: list[str] = field(default_factory=list)
+    """What kills it when it is next asked for that, each once."""
+    before_death: Callable[[], object] = lambda: None
+    """Happens just before it dies as it was told."""
     damages: Collection[str] = ()
     """Groups whose files are spoilt once they are written, the first time."""
     trained: list[TrainedStep] = field(default_factory=list)
@@ -144,8 +148,15 @@ class FakeFleet:
         if method in ("train_step", "imitate_step"):
             self._num_asked += 1
             if self._num_asked in self.learner_dies_at:
-                return ActorLost(f"{member.name} died: as told")
+                return self._die(member)
+        if method in self.learner_dies_in:
+            self.learner_dies_in.remove(method)
+            return self._die(member)
         return getattr(self, f"_{method}")(*arguments)
+
+    def _die(self, member: Member) -> ActorLost:
+        self.before_death()
+        return ActorLost(f"{member.name} died: as told")
 
     def _take(self, reference: int) -> Answer:
         answer = self._answers.pop(reference)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from segue.actors.errors import Interrupted, RunError
 from segue.actors.phase import PhaseKind
 from segue.actors.recorder import read_faults
+from segue.actors.run_folder import RunFolder
 from segue.conf.schema import OnExceed
 from segue.rollout.trajectory import Outcome
 
@@ -237,11 +238,6 @@ def test_group_files_are_deleted_once_the_kept_checkpoints_contain_their_use(tmp
     assert kept == [12, 13, 14, 15, 16, 17]
 
 
-def groups_made(run: Launch) -> set[str]:
-    """Every group whose file was ever written, by its name."""
-    return {event.removeprefix("wrote ") for event in run.fleet.events if event.startswith("wrote ")}
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -295,9 +291,92 @@ def test_a_lost_learner_starts_from_its_checkpoint_and_rollout_goes_on(tmp_path:
 
 def test_a_learner_that_is_lost_again_and_again_ends_the_run(tmp_path: Path) -> None:
     run = launch(make_config(tmp_path), learner_dies_at=range(3, 100))
-    message = "the learner was lost 4 times in a row, with no step in between; last: learner-0 died: as told"
+    message = "the learner was lost 4 times in a row, with no new step in between; last: learner-0 died: as told"
     with pytest.raises(RunError, match=message):
         run.controller.run()
+
+
+def test_a_learner_that_always_dies_at_the_same_step_ends_the_run(tmp_path: Path) -> None:
+    # the checkpoint of step 2 is the newest: each time, steps 3 and 4 are taken again before the fifth kills it
+    run = launch(make_config(tmp_path, checkpoint_every=2), learner_dies_at=(4, 6, 8, 10, 12))
+    with pytest.raises(RunError, match="the learner was lost 4 times in a row, with no new step in between"):
+        run.controller.run()
+    assert [step.step for step in run.fleet.trained] == [0, 1, 2, 2, 2, 2]
+
+
+def test_a_learner_that_is_lost_while_a_launch_takes_up_its_checkpoint_starts_anew(tmp_path: Path) -> None:
+    launch(make_config(tmp_path, steps=2)).controller.run()
+    for method in ("load", "publish"):
+        run = launch(make_config(tmp_path, steps=3), learner_dies_in=[method])
+        assert run.fleet.published == []
+        with pytest.raises(Interrupted):
+            run.fleet.stop_after_step = 0
+            run.controller.run()
+        assert [fault["what"] for fault in read_faults(tmp_path / "metrics.jsonl")][-1] == "learner-0 died: as told"
+    run = launch(make_config(tmp_path, steps=3))
+    run.controller.run()
+    assert [step.step for step in run.fleet.trained] == [2]
+
+
+@pytest.mark.parametrize("method", ["train_step", "publish", "save", "export", "load"])
+def test_a_learner_may_be_lost_in_whatever_it_is_asked(tmp_path: Path, method: str) -> None:
+    run = launch(make_config(tmp_path, max_staleness=1, eval_every=3), learner_dies_at=(4,))
+    run.fleet.learner_dies_in = [method]
+    run.controller.run()
+    line = {step.step: step.group_ids for step in run.fleet.trained}
+    assert sorted(line) == list(range(6))
+    used = [group_id for group_ids in line.values() for group_id in group_ids]
+    assert len(used) == len(set(used)) == 18
+    assert (tmp_path / "export" / "steps").read_text() == "6"
+    assert set(run.controller.evaluations) == {"before", "after"}
+    losses = [fault for fault in read_faults(tmp_path / "metrics.jsonl") if fault["who"] == "learner"]
+    assert run.fleet.learner_dies_in == []
+    assert len(losses) == 2
+    # run.json tells what the lineage is, also to a launch that comes right after
+    (told,) = RunFolder(tmp_path).read_launches()
+    assert tuple(told["restored_steps"]) == run.controller._lineage.restored_steps
+    assert len(told["restored_steps"]) == 1 + len(losses)
+
+
+def test_what_a_run_has_cost_is_counted_once_where_it_goes_back(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path), learner_dies_at=(4,))
+    run.controller._started -= 1000.0
+    run.controller.run()
+    assert 1000.0 <= run.controller.summary()["wall_s"] < 1500.0
+
+
+def test_going_back_passes_over_a_damaged_checkpoint_and_says_so(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path, max_staleness=1), learner_dies_at=(6,))
+    run.fleet.before_death = lambda: (tmp_path / "checkpoints/step-00000004/learner/weights").write_text("damaged")
+    run.controller.run()
+    assert [step.step for step in run.fleet.trained] == [0, 1, 2, 3, 4, 2, 3, 4, 5]
+    faults = read_faults(tmp_path / "metrics.jsonl")
+    assert [(fault["who"], fault["what"], fault["done"]) for fault in faults] == [
+        (
+            "checkpoint",
+            "step-00000004: learner/weights missing or damaged",
+            "set aside; an older one is taken",
+        ),
+        ("learner", "learner-0 died: as told", "all ranks start anew from step 2; rollout goes on"),
+    ]
+    assert (tmp_path / "checkpoints" / "damaged-step-00000004").is_dir()
+    line = {step.step: step.group_ids for step in run.fleet.trained}
+    used = [number for group_ids in line.values() for number in numbers(group_ids)]
+    assert len(used) == len(set(used)) == 18
+
+
+def test_a_group_that_is_played_again_under_its_name_survives_going_back(tmp_path: Path) -> None:
+    # at bound 1, group 4 stands ready in the checkpoint of step 1, and is found damaged by the step after
+    run = launch(
+        make_config(tmp_path, max_staleness=1, checkpoint_every=1),
+        damages=("train-0000004.0",),
+        learner_dies_at=(3,),
+        seed=2,
+    )
+    run.controller.run()
+    line = {step.step: step.group_ids for step in run.fleet.trained}
+    used = [number for group_ids in line.values() for number in numbers(group_ids)]
+    assert sorted(used) == list(range(18))
 
 
 def test_a_rollout_actor_that_is_lost_again_and_again_ends_the_run(tmp_path: Path) -> None:
