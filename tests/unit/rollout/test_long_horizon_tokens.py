@@ -1,5 +1,9 @@
 """`archive` and `craft` in tokens: estimates against the shipped vocabulary, the experiments' bounds on episodes."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 from env_cases import make_env
 
@@ -16,6 +20,7 @@ from segue.envs.tool import ToolCall
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.chat import AssistantCall, AssistantTurn, CallResult, Chat
 
+ROOT = Path(__file__).parents[3]
 TOKENIZER = load_tokenizer("segue_bpe_1k")
 
 
@@ -66,3 +71,13 @@ def test_the_experiments_bounds_hold_every_episode_of_training_and_its_variants(
             assert tokens + rollout.max_turn_tokens <= rollout.max_episode_tokens
     # training episodes are swept in several segments
     assert episode_sizes(config, {}, 0, skill)[1] > config.learner.segment_tokens
+
+
+def test_the_documented_million_tokens_are_an_episode() -> None:
+    text = (ROOT / "docs/environments.md").read_text()
+    (command,) = re.findall(r"^segue rollout --demonstrator (.*length_tokens=1000000 .*)$", text, re.MULTILINE)
+    config = load_config(shlex.split(command), "rollout")
+    turns, tokens, _ = episode_sizes(config, {}, 0, "expert")
+    # 199 pages are asked for, and an answer; a page may fall short by up to 16 tokens
+    assert turns == 200 <= config.rollout.max_turns
+    assert 1_000_000 - 200 * 16 < tokens <= config.rollout.max_episode_tokens - config.rollout.max_turn_tokens
