@@ -78,7 +78,7 @@ class EnvConfig:
     """The environment and the processes that run it."""
 
     id: str = "sql"
-    """`sql`, `python`, `archive`, `craft`, or a gymnasium id: `my_package:MyEnv-v0` (also found in the launch folder)."""
+    """`sql`, `python`, `archive`, `craft`, or a gymnasium id: `my_package:MyEnv-v0` (also from the launch folder)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment's constructor."""
     eval_options: dict[str, Any] = field(default_factory=dict)
