@@ -72,7 +72,9 @@ class Buffer:
 
     def add(self, record: GroupRecord) -> None:
         """A group's file is in the folder."""
-        assert record.group_id not in self._entries, f"group {record.group_id} finished twice"
+        known = self._entries.get(record.group_id)
+        # a damaged one's task may be played again under its name, and a run go back to when it was whole
+        assert known is None or known.dropped is DropReason.damaged, f"group {record.group_id} finished twice"
         self._entries[record.group_id] = _Entry(record=record)
 
     def ready(self) -> list[GroupRecord]:
@@ -140,7 +142,8 @@ class Buffer:
 
         Args:
             state: of `state()`; empty for the start of a run.
-            number_of: task id to its number in the stream; None for an id of no task, whose files are left alone.
+            number_of: task id to its number in the stream; None for an id whose files are left alone: of no task, or of
+                one that is played still.
             is_open: whether a task's group was still to come when the checkpoint was made.
         """
         self._entries = {}
@@ -152,8 +155,7 @@ class Buffer:
                 dropped=None if item["dropped"] is None else DropReason(item["dropped"]),
                 dropped_at=item["dropped_at"],
             )
-        for partial in self._folder.glob(f".*{SUFFIX}.*.tmp"):
-            partial.unlink()
+        self._delete_half_written(number_of)
         damaged = self._drop_damaged()
         lost = set(damaged.values())
         findings = Findings(damaged=dict(damaged))
@@ -169,6 +171,13 @@ class Buffer:
 
     def _is_ready(self, entry: _Entry) -> bool:
         return entry.dropped is None and len(entry.uses) < self._max_uses
+
+    def _delete_half_written(self, number_of: Callable[[str], int | None]) -> None:
+        for partial in self._folder.glob(f".*{SUFFIX}.*.tmp"):
+            group_id = partial.name[1:].partition(SUFFIX)[0]
+            if number_of(group_id.rpartition(".")[0]) is not None:
+                # one whose writer was called off may be gone by itself
+                partial.unlink(missing_ok=True)
 
     def _drop_damaged(self) -> dict[str, int]:
         damaged: dict[str, int] = {}

@@ -69,7 +69,7 @@ from segue.conf.rules import SAMPLED_MODE
 from segue.conf.schema import SegueConfig
 from segue.envs.client import EnvCounters
 from segue.learner.failure import DamagedGroupsError
-from segue.rollout.journal import delete_other_journals
+from segue.rollout.journal import delete_journals, delete_other_journals
 
 # failed groups in a row, in batches, that may be chance
 _MAX_FAILED_BATCHES = 2
@@ -281,9 +281,15 @@ class Controller:
         wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
         while len(self._in_flight) + len(self._buffer.ready()) < wanted:
             task = self._tasks.draw()
-            find = partial(self._buffer.find, task.group_id, task.number)
-            job = self._pool.submit(self._phase.play, task, find_done=find)
+            job = self._pool.submit(self._phase.play, task, find_done=partial(self._find_finished, task))
             self._in_flight[job] = _Flight(task=task, job=job, step=self.step)
+
+    def _find_finished(self, task: Task) -> GroupRecord | None:
+        """What a lost actor left of a task: its group's file, behind which it may not have deleted the journals."""
+        record = self._buffer.find(task.group_id, task.number)
+        if record is not None:
+            delete_journals(self._folder.sessions, task.task_id)
+        return record
 
     def _take_batch(self) -> list[GroupRecord]:
         """Wait until a batch of groups is ready, and take it."""

@@ -14,10 +14,11 @@ The digest covers the part, the parts before it and the task. One that is missin
 beginning ends what can be read.
 """
 
+import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -185,9 +186,7 @@ def delete_journals(folder: Path, task_id: str) -> None:
     Args:
         folder: of the run's journals; may be missing.
     """
-    for path, of_task in _journals(folder):
-        if of_task == task_id:
-            shutil.rmtree(path)
+    _delete(path for path, of_task in _journals(folder) if of_task == task_id)
 
 
 def delete_other_journals(folder: Path, task_ids: Container[str]) -> None:
@@ -196,8 +195,13 @@ def delete_other_journals(folder: Path, task_ids: Container[str]) -> None:
     Args:
         folder: of the run's journals; may be missing.
     """
-    for path, of_task in _journals(folder):
-        if of_task not in task_ids:
+    _delete(path for path, of_task in _journals(folder) if of_task not in task_ids)
+
+
+def _delete(journals: Iterable[Path]) -> None:
+    for path in journals:
+        # another process may be at the same: one that was called off, or lost, at this very point
+        with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
 

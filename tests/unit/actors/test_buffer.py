@@ -180,10 +180,12 @@ def test_a_foreign_file_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_half_written_files_are_removed(tmp_path: Path) -> None:
-    partial = tmp_path / ".train-0000009.0.safetensors.abc.tmp"
-    partial.write_bytes(b"half")
-    restored(tmp_path, {})
-    assert not partial.exists()
+    partial, played = (tmp_path / f".train-000000{number}.0.safetensors.abc.tmp" for number in (9, 8))
+    for path in (partial, played):
+        path.write_bytes(b"half")
+    # 8 is played still: its writer is at it
+    Buffer(tmp_path, max_uses=1).restore({}, lambda name: {9: 9}.get(number_of(name)), lambda number: True)
+    assert not partial.exists() and played.exists()
 
 
 def test_damaged_files_are_named_with_the_task_to_draw_again(tmp_path: Path) -> None:
@@ -195,6 +197,17 @@ def test_damaged_files_are_named_with_the_task_to_draw_again(tmp_path: Path) -> 
     findings = again.restore(state, number_of, lambda number: True)
     assert findings.damaged == {"train-0000001.0.safetensors": 1, "train-0000007.0.safetensors": None}
     assert ready(again) == [0, 2]
+
+
+def test_a_group_that_is_found_damaged_may_finish_again_under_its_name(tmp_path: Path) -> None:
+    buffer = make_buffer(tmp_path, 2)
+    state = buffer.state()
+    # damage is found, its task is played again in the same incarnation, and the run goes back meanwhile
+    buffer.discard("train-0000001.0")
+    again = Buffer(tmp_path, max_uses=1)
+    assert again.restore(state, lambda name: None, lambda number: True).damaged == {"train-0000001.0.safetensors": 1}
+    again.add(write_group(tmp_path, make_group(1)))
+    assert ready(again) == [0, 1]
 
 
 def test_a_dropped_group_is_never_taken_also_after_a_restore(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from actor_cases import make_episode
 from controller_cases import launch as launch_run
 from controller_cases import make_config
 
-from segue.actors.errors import Interrupted, RunError
+from segue.actors.errors import ActorLost, Interrupted, RunError
 from segue.actors.held_out import play_held_out, standard_modes
 from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.rollout_stats import RolloutStats
@@ -39,6 +39,20 @@ def test_a_damaged_group_that_lies_ahead_of_the_cursor_is_played_once_again(tmp_
     trained = [group_id for step in fakes.trained for group_id in step.group_ids]
     assert len(trained) == len(set(trained)) == 8
     assert "train-0000002.2" in trained and "train-0000002.0" not in trained
+
+
+def test_a_group_that_a_lost_actor_left_finished_is_taken_up_and_its_journals_deleted(tmp_path: Path) -> None:
+    controller, fakes = launch(tmp_path, train={"steps": 1}, num_rollout=1)
+    controller._request_groups()
+    # it dies between a file and the end of its journals
+    fakes._finish(min(fakes._in_flight))
+    for name in ("train-0000000.1", "train-0000001.1"):
+        (tmp_path / "sessions" / name).mkdir(parents=True)
+    (seat,) = controller._pool._seats
+    controller._pool._replace(seat, ActorLost("rollout-0 died: chance"))
+    assert [path.name for path in (tmp_path / "sessions").iterdir()] == ["train-0000001.1"]
+    controller.run()
+    assert sorted(event for event in fakes.events if event.startswith("group")) == ["group 0", "group 1"]
 
 
 def test_an_evaluation_tells_how_far_it_is(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ How an agent plays on from one is in test_agent_journal.py. Durability across a 
 see it.
 """
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -189,6 +190,20 @@ def test_a_deleted_journal_begins_anew(tmp_path: Path) -> None:
     assert not journal.has_begun and journal.num_tokens == 0
     journal.write(make_saved(1))
     assert_same(make_journal(tmp_path).load(), make_saved(1))
+
+
+def test_journals_that_go_by_another_hand_meanwhile_are_no_fault(tmp_path: Path) -> None:
+    class Rival:
+        """Whoever asks finds that the last process to play the task is deleting its journals."""
+
+        def __contains__(self, task_id: object) -> bool:
+            shutil.rmtree(tmp_path / f"{task_id}.0")
+            return False
+
+    for number in range(2):
+        Journal(tmp_path, replace(TASK, id=f"train-{number}"), 0).write(make_saved(1))
+    delete_other_journals(tmp_path, Rival())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_journals_are_deleted_by_their_tasks(tmp_path: Path) -> None:
