@@ -240,7 +240,7 @@ def test_wrong_arguments_are_refused(kwargs: dict[str, Any], message: str) -> No
 
 def test_a_page_that_would_be_cut_is_refused_before_anything_starts() -> None:
     # 3.5 characters a token and 300 around them
-    config = EnvConfig(id="archive", kwargs={"page_tokens": 1024}, max_observation_chars=3883)
+    config = EnvConfig(id="archive", kwargs={"page_tokens": 1024, "length_tokens": 4096}, max_observation_chars=3883)
     message = r"env\.max_observation_chars must be at least 3884 for pages of this size, got 3883"
     with pytest.raises(EnvironmentSetupError, match=message):
         EnvFactory(config).make()
