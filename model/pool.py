@@ -48,7 +48,9 @@ class StatePool:
         num_pages: pages for all of them.
         page_size: tokens of a page.
         dtype: the model's activations; recurrent states are at least float32.
-        device: where the tensors live.
+        device: where the states live; tables and indices are kept on the CPU.
+        num_spare: slots and pages behind all others, which no sequence is ever given: steps of a fixed size, as graphs
+            have them, write there for rows without a sequence.
     Invariants:
         A fork and a moved state continue bit for bit as their source; no page leaks: tests/unit/model/test_pool.py.
     Example:
@@ -66,8 +68,12 @@ class StatePool:
         page_size: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        num_spare: int = 0,
     ) -> None:
         self.num_slots, self.num_pages, self.page_size = num_slots, num_pages, page_size
+        self.device = torch.device(device)
+        self.num_spare = num_spare
+        num_slots, num_pages = num_slots + num_spare, num_pages + num_spare
         wide = torch.promote_types(dtype, torch.float32)
         kda, mla = config.kda_layers, config.mla_layers
         self.recurrent = tuple(torch.zeros(num_slots, *config.recurrent_shape, dtype=wide, device=device) for _ in kda)
@@ -75,10 +81,10 @@ class StatePool:
         self.pages = tuple(
             torch.zeros(num_pages, page_size, config.latent_row_size, dtype=dtype, device=device) for _ in mla
         )
-        self.page_table = torch.zeros(num_slots, 1, dtype=torch.int64, device=device)
+        self.page_table = torch.zeros(num_slots, 1, dtype=torch.int64)
         # a heap, lowest first: slots of sequences that start together stand side by side
-        self._free_slots = list(range(num_slots))
-        self._free_pages = list(range(num_pages))
+        self._free_slots = list(range(self.num_slots))
+        self._free_pages = list(range(self.num_pages))
         self._num_owners = [0] * num_pages
 
     @property
@@ -154,7 +160,7 @@ class StatePool:
 
     def export(self, slot: Slot) -> dict[str, np.ndarray]:
         """A copy of one state that leaves the pool: bits of every tensor, rows without their page structure."""
-        rows = self.row_places(slot.pages, slot.num_tokens)
+        rows = self.row_places(slot.pages, slot.num_tokens).to(self.device)
         arrays = {"num_tokens": np.array(slot.num_tokens)}
         for layer, (recurrent, conv) in enumerate(zip(self.recurrent, self.conv, strict=True)):
             arrays[f"recurrent.{layer}"] = _to_bits(recurrent[slot.index])
@@ -177,7 +183,7 @@ class StatePool:
             self.free(slot)
             raise
         slot.num_tokens = num_tokens
-        rows = self.row_places(slot.pages, num_tokens)
+        rows = self.row_places(slot.pages, num_tokens).to(self.device)
         for layer, (recurrent, conv) in enumerate(zip(self.recurrent, self.conv, strict=True)):
             recurrent[slot.index] = _from_bits(arrays[f"recurrent.{layer}"], recurrent)
             conv[slot.index] = _from_bits(arrays[f"conv.{layer}"], conv)
@@ -185,8 +191,8 @@ class StatePool:
             pages.flatten(0, 1)[rows] = _from_bits(arrays[f"rows.{layer}"], pages)
         return slot
 
-    def reserve(self, slots: Sequence[Slot], num_new_tokens: Sequence[int]) -> None:
-        """Take the pages that these sequences' next tokens need and that they do not own yet.
+    def reserve(self, slots: Sequence[Slot], num_new_tokens: Sequence[int]) -> int:
+        """Take the pages that these sequences' next tokens need and that they do not own yet; how many these are.
 
         Raises:
             PoolExhausted: too few pages are free; nothing is taken then.
@@ -201,13 +207,13 @@ class StatePool:
         for slot, num_pages in zip(slots, wanted, strict=True):
             if num_pages:
                 self._append_pages(slot, [self._take_page() for _ in range(num_pages)])
+        return needed
 
     def row_places(self, pages: Sequence[int], end: int, start: int = 0) -> Tensor:
-        """Places of rows start up to end of a sequence among the rows of all pages, [end - start] int64."""
-        device = self.page_table.device
+        """Places of rows start up to end of a sequence among the rows of all pages, [end - start] int64 on the CPU."""
         first = start // self.page_size
-        used = torch.tensor(pages[first : self._pages_of(end)], dtype=torch.int64, device=device)
-        places = used[:, None] * self.page_size + torch.arange(self.page_size, device=device)
+        used = torch.tensor(pages[first : self._pages_of(end)], dtype=torch.int64)
+        places = used[:, None] * self.page_size + torch.arange(self.page_size)
         return places.flatten()[start - first * self.page_size : end - first * self.page_size]
 
     def _pages_of(self, num_tokens: int) -> int:
@@ -226,7 +232,7 @@ class StatePool:
     def _append_pages(self, slot: Slot, pages: Sequence[int]) -> None:
         start, end = len(slot.pages), len(slot.pages) + len(pages)
         if end > self.page_table.shape[1]:
-            wider = self.page_table.new_zeros(self.num_slots, 2 * end)
+            wider = self.page_table.new_zeros(len(self.page_table), 2 * end)
             wider[:, : self.page_table.shape[1]] = self.page_table
             self.page_table = wider
         self.page_table[slot.index, start:end] = torch.tensor(pages, dtype=torch.int64)
@@ -240,7 +246,7 @@ class PooledState:
         self.pool, self.slots, self.may_step = pool, tuple(slots), may_step
         indices = [slot.index for slot in slots]
         assert len(set(indices)) == len(indices), f"a sequence stands twice in one forward: {indices}"
-        self.index = torch.tensor(indices, dtype=torch.int64, device=pool.page_table.device)
+        self.index = torch.tensor(indices, dtype=torch.int64).to(pool.device)
         start = min(indices, default=0)
         self.run = slice(start, start + len(indices)) if indices == list(range(start, start + len(indices))) else None
         """The same rows where they stand side by side in order: reading them copies nothing."""
@@ -266,22 +272,21 @@ class PooledStore:
         self._num_new = inputs.lengths.tolist()
         self.incremental = state.may_step and all(num_new == 1 for num_new in self._num_new)
         pool.reserve(slots, self._num_new)
-        device = self._index.device
+        device = pool.device
         if self.incremental:
             size = pool.page_size
             places = [slot.pages[slot.num_tokens // size] * size + slot.num_tokens % size for slot in slots]
-            self._places = torch.tensor(places, dtype=torch.int64, device=device)
-            self._lengths = torch.tensor([slot.num_tokens + 1 for slot in slots], dtype=torch.int64, device=device)
+            self._places = torch.tensor(places, dtype=torch.int64).to(device)
+            self._lengths = torch.tensor([slot.num_tokens + 1 for slot in slots], dtype=torch.int64).to(device)
             max_pages = max((len(slot.pages) for slot in slots), default=0)
-            self._page_table = pool.page_table[self._index, :max_pages]
+            self._page_table = pool.page_table[[slot.index for slot in slots], :max_pages].to(device)
         else:
             spans = list(zip(slots, self._num_new, strict=True))
-            self._places = torch.cat(
-                [pool.row_places(slot.pages, slot.num_tokens + new, slot.num_tokens) for slot, new in spans]
-            )
-            self._prior_places = torch.cat([pool.row_places(slot.pages, slot.num_tokens) for slot in slots])
-            counts = torch.tensor([0, *(slot.num_tokens for slot in slots)], device=device)
-            self._prior_offsets = counts.cumsum(0)
+            own = [pool.row_places(slot.pages, slot.num_tokens + new, slot.num_tokens) for slot, new in spans]
+            self._places = torch.cat(own).to(device)
+            prior = [pool.row_places(slot.pages, slot.num_tokens) for slot in slots]
+            self._prior_places = torch.cat(prior).to(device)
+            self._prior_offsets = torch.tensor([0, *(slot.num_tokens for slot in slots)]).cumsum(0)
 
     def read_recurrent(self, layer: int) -> tuple[Tensor, Tensor]:
         """See `StateStore`."""
@@ -318,6 +323,65 @@ class PooledStore:
         for slot, num_new in zip(self._state.slots, self._num_new, strict=True):
             slot.num_tokens += num_new
         return self._state
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class StepTensors:
+    """Where a decoding step of N rows finds and leaves its states: tensors that a captured step reads at each replay.
+
+    Rows without a sequence name the pool's spare slot and page.
+    """
+
+    index: Tensor
+    """[N] int64: slots."""
+    places: Tensor
+    """[N] int64: where each new latent row goes among the rows of all pages."""
+    lengths: Tensor
+    """[N] int64: latent rows that count, the new one included."""
+    page_table: Tensor
+    """[N, P] int64: pages in order, then any valid page."""
+
+
+class StepStates:
+    """The states of a decoding step whose pages were reserved and whose tensors were filled by whoever runs it.
+
+    A `SequenceState` and its own store: the tokens are counted as consumed by whoever runs the step.
+    """
+
+    incremental = True
+
+    def __init__(self, pool: StatePool, tensors: StepTensors, offsets: Tensor) -> None:
+        self.offsets = offsets
+        self._pool, self._tensors = pool, tensors
+
+    def open(self, inputs: PackedInputs) -> "StepStates":
+        """See `SequenceState`."""
+        assert inputs.num_sequences == len(self._tensors.index), (inputs.num_sequences, len(self._tensors.index))
+        return self
+
+    def read_recurrent(self, layer: int) -> tuple[Tensor, Tensor]:
+        """See `StateStore`."""
+        index = self._tensors.index
+        return self._pool.recurrent[layer].index_select(0, index), self._pool.conv[layer].index_select(0, index)
+
+    def write_recurrent(self, layer: int, recurrent: Tensor, conv: Tensor) -> None:
+        """See `StateStore`."""
+        self._pool.recurrent[layer].index_copy_(0, self._tensors.index, recurrent)
+        self._pool.conv[layer].index_copy_(0, self._tensors.index, conv)
+
+    def recurrent_in_place(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """See `StateStore`."""
+        return self._pool.recurrent[layer], self._pool.conv[layer], self._tensors.index
+
+    def attend(self, layer: int, q: Tensor, rows: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
+        """See `StateStore`."""
+        pages, tensors = self._pool.pages[layer], self._tensors
+        pages.flatten(0, 1).index_copy_(0, tensors.places, rows)
+        return mla_decode(q, pages, tensors.page_table, tensors.lengths, kv_b, scale=scale)
+
+    def close(self) -> "StepStates":
+        """See `ForwardStore`."""
+        return self
 
 
 def _to_bits(tensor: Tensor) -> np.ndarray:

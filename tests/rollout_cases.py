@@ -58,10 +58,11 @@ def make_engine(
     prefill_chunk_tokens: int = 16,
     on_swap: OnSwap = OnSwap.keep,
     record_experts: bool = True,
+    num_spare: int = 0,
 ) -> NativeEngine:
     """A native engine over a small float64 model, with pages of 4 tokens."""
     model = model if model is not None else make_model(make_config())
-    pool = StatePool(model.config, num_slots, num_pages, 4, model.lm_head.weight.dtype)
+    pool = StatePool(model.config, num_slots, num_pages, 4, model.lm_head.weight.dtype, num_spare=num_spare)
     return NativeEngine(
         model,
         pool,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from segue.kernels.moe.dense import dense_experts
+from segue.kernels.moe.grouped import grouped_experts, grouped_experts_backward, suits
 from segue.kernels.moe.padded import padded_experts
 from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
 
@@ -45,6 +46,9 @@ class Experts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         z, expert_ids, weights, w1, w3, w2 = ctx.saved_tensors
+        if suits(z):
+            dz, *others = grouped_experts_backward(grads[0], *ctx.saved_tensors, ctx.caps)
+            return dz, None, *others, None
         dtype = torch.promote_types(z.dtype, torch.float32)
         order_P, counts = _sort_pairs(expert_ids, w1.shape[0])
         token_P = order_P // expert_ids.shape[1]
@@ -79,7 +83,9 @@ class Experts(torch.autograd.Function):
 def run_experts(
     z: Tensor, expert_ids: Tensor, weights: Tensor, w1: Tensor, w3: Tensor, w2: Tensor, caps: Caps | None
 ) -> Tensor:
-    """Weighted sum of each token's experts [T, L]; the form is chosen by sizes and loads."""
+    """Weighted sum of each token's experts [T, L]; the form is chosen by device, sizes and loads."""
+    if suits(z):
+        return grouped_experts(z, expert_ids, weights, w1, w3, w2, caps)
     num_experts, (num_tokens, top_k) = w1.shape[0], expert_ids.shape
     if num_tokens <= DENSE_MAX_TOKENS and num_experts <= DENSE_MAX_ROWS_PER_PAIR * top_k:
         return dense_experts(z, expert_ids, weights, w1, w3, w2, caps)

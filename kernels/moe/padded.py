@@ -37,4 +37,4 @@ def padded_experts(
     weights_EM1 = weights_P1.new_zeros(num_experts * load, 1).index_copy_(0, place_P, weights_P1)
     hidden_EMF = gated_forward(gate_EMF.to(dtype), up_EMF.to(dtype), caps)
     hidden_EMF *= weights_EM1.view(num_experts, load, 1)
-    return batched_product(hidden_EMF.to(z.dtype), w2.transpose(1, 2)).view(-1, width).index_select(0, place_P)
+    return batched_product(hidden_EMF.to(z.dtype), w2.transpose(1, 2)).reshape(-1, width).index_select(0, place_P)

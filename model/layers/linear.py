@@ -39,8 +39,9 @@ class Weighted(Protocol):
 class Derived:
     """A tensor computed from modules' weights for decoding, kept until one of them changes.
 
-    A change is seen by version counter or storage: copying into weights, initialising, loading and moving them. Used
-    without grad only; training reads the weights themselves.
+    A change is seen by version counter or storage: copying into weights, initialising, loading and moving them. The
+    tensor is then written anew where it lies, since a captured step goes on reading there. Used without grad only;
+    training reads the weights themselves.
     """
 
     def __init__(self, compute: Callable[..., Tensor], *modules: Weighted) -> None:
@@ -48,13 +49,38 @@ class Derived:
         self._stamp: list[tuple[int, int]] = []
         self._value: Tensor | None = None
 
+    @property
+    def is_made(self) -> bool:
+        """True once it was asked for."""
+        return self._value is not None
+
     def __call__(self) -> Tensor:
         """The tensor."""
         weights = [module.weight for module in self._modules]
         stamp = [(weight._version, weight.data_ptr()) for weight in weights]
         if self._value is None or stamp != self._stamp:
-            self._value, self._stamp = self._compute(*(weight.detach() for weight in weights)), stamp
+            # outside inference mode, so that whoever asks first leaves a tensor that anybody may write
+            with torch.inference_mode(False), torch.no_grad():
+                value = self._compute(*(weight.detach() for weight in weights))
+                if self._value is not None and _has_form_of(self._value, value):
+                    self._value.copy_(value)
+                else:
+                    self._value = value
+            self._stamp = stamp
         return self._value
+
+
+def refresh_derived(model: nn.Module) -> None:
+    """Bring every tensor that a model's decoding derives from weights up to date, where there is one."""
+    for module in model.modules():
+        for part in vars(module).values():
+            derived = part.derived if isinstance(part, JointLinear) else part
+            if isinstance(derived, Derived) and derived.is_made:
+                derived()
+
+
+def _has_form_of(tensor: Tensor, other: Tensor) -> bool:
+    return (tensor.shape, tensor.dtype, tensor.device) == (other.shape, other.dtype, other.device)
 
 
 class JointLinear:
@@ -67,12 +93,12 @@ class JointLinear:
         self._maps = maps
         self._sizes = [part.weight.shape[0] for part in maps]
         self._is_small = sum(part.weight.numel() for part in maps) <= JOINT_MAX_NUMEL
-        self._joint = Derived(_stack_rows, *maps)
+        self.derived = Derived(_stack_rows, *maps)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """[T, num_inputs] to the products in order, side by side in one tensor where joint."""
         if self._is_small and x.dtype.itemsize >= torch.float32.itemsize:
-            return F.linear(x, self._joint()).split(self._sizes, dim=-1)
+            return F.linear(x, self.derived()).split(self._sizes, dim=-1)
         return tuple(part(x) for part in self._maps)
 
 

@@ -18,7 +18,7 @@ from segue.rollout.engine.base import EngineFailure
 from segue.rollout.engine.request import Request
 from segue.rollout.engine.tape import Tape
 from segue.rollout.noise import uniform
-from segue.rollout.sampling import sample, take_best, truncate
+from segue.rollout.sampling import sample, take_best, truncate, wide_logits
 from segue.rollout.trajectory import PolicyVersion
 
 _TAPE_STEPS = 64
@@ -45,7 +45,7 @@ _ROW = np.dtype(
 class _Draw:
     """How the present rows sample; changes only when a session joins or leaves."""
 
-    temperature_N1: Tensor
+    temperature_N: Tensor
     is_greedy_N: Tensor
     any_greedy: bool
     all_greedy: bool
@@ -68,7 +68,7 @@ class DecodeBatch:
         self.view: PooledState = pool.view(())
         """The rows' states, for the model's forward."""
         self._pool = pool
-        self._device = pool.page_table.device
+        self._device = pool.device
         self._rows = np.zeros(0, _ROW)
         self._tape = Tape(num_lanes=max_rows, num_steps=_TAPE_STEPS, expert_shape=expert_shape)
         self._free_lanes = list(range(max_rows))
@@ -81,6 +81,30 @@ class DecodeBatch:
 
     def __len__(self) -> int:
         return len(self.requests)
+
+    @property
+    def next_tokens(self) -> NDArray[np.int64]:
+        """[N]: the token that each row feeds next."""
+        return self._rows["next_token"]
+
+    @property
+    def temperature(self) -> NDArray[np.float32]:
+        """[N]."""
+        return self._rows["temperature"]
+
+    @property
+    def is_greedy(self) -> NDArray[np.bool_]:
+        """[N]."""
+        return self._rows["is_greedy"]
+
+    @property
+    def is_truncated(self) -> bool:
+        """True where a row excludes unlikely tokens."""
+        return bool(self._draw.truncated)
+
+    def noise(self) -> NDArray[np.float64]:
+        """[N]: the number in [0, 1) that decides each row's next token."""
+        return uniform(self._rows["key"], self._rows["position"])
 
     def inputs(self) -> PackedInputs:
         """The token that each row feeds next."""
@@ -127,15 +151,13 @@ class DecodeBatch:
 
     def sample(self, hidden_ND: Tensor, head_YD: Tensor) -> tuple[Tensor, Tensor]:
         """The rows' next tokens [N] int64 and their log-probabilities [N], at least float32."""
-        wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         draw = self._draw
-        # the learner's order of operations (kernels/head): divide the hidden row, then multiply
-        logits_NY = (hidden_ND.to(wide) / draw.temperature_N1) @ head_YD.to(wide).t()
+        logits_NY = wide_logits(hidden_ND, head_YD, draw.temperature_N)
         for (top_p, top_k), rows in draw.truncated.items():
             logits_NY[rows] = truncate(logits_NY[rows], top_p=top_p, top_k=top_k)
         if draw.all_greedy:
             return take_best(logits_NY)
-        noise_N = torch.from_numpy(uniform(self._rows["key"], self._rows["position"])).to(self._device)
+        noise_N = torch.from_numpy(self.noise()).to(self._device)
         ids_N, logprobs_N = sample(logits_NY, noise_N)
         if not draw.any_greedy:
             return ids_N, logprobs_N
@@ -197,7 +219,7 @@ class DecodeBatch:
     def _compose_draw(self) -> _Draw:
         rows = self._rows
         draw = _Draw(
-            temperature_N1=torch.from_numpy(rows["temperature"][:, None].copy()).to(self._device),
+            temperature_N=torch.from_numpy(rows["temperature"].copy()).to(self._device),
             is_greedy_N=torch.from_numpy(rows["is_greedy"].copy()).to(self._device),
             any_greedy=bool(rows["is_greedy"].any()),
             all_greedy=bool(rows["is_greedy"].all()),

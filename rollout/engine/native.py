@@ -28,6 +28,7 @@ from segue.model.routing import Routing
 from segue.model.weights import WeightUpdate, check_weights, copy_weights
 from segue.rollout.engine.base import Completion, EngineFailure, Sampling
 from segue.rollout.engine.batch import DecodeBatch
+from segue.rollout.engine.graphs import DecodeSteps
 from segue.rollout.engine.request import CachedState, Request
 from segue.rollout.engine.scheduler import Scheduler
 from segue.rollout.engine.stats import EngineStats
@@ -42,7 +43,8 @@ class NativeEngine:
 
     Args:
         model: sampled from as it is; `load_weights` writes into it.
-        pool: an unused pool of states for this model.
+        pool: an unused pool of states for this model; with a spare slot and page, steps have fixed sizes, which on a
+            GPU are graphs.
         version: of the model's present weights.
         max_sessions: most sessions that are fed or decode at a time.
         prefill_chunk_tokens: most tokens fed between two decode steps.
@@ -80,6 +82,9 @@ class NativeEngine:
             max_rows=max_sessions,
             vocab_size=config.vocab_size,
             expert_shape=(self._num_recorded, config.num_experts_per_token),
+        )
+        self._steps = (
+            DecodeSteps(model, pool, num_recorded=self._num_recorded, stats=self.stats) if pool.num_spare else None
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="native engine")
         self._is_computing = False
@@ -216,7 +221,7 @@ class NativeEngine:
 
     async def _swap(self, swap: "_Swap") -> None:
         """Take up new weights."""
-        await self._compute(partial(copy_weights, swap.update, swap.tensors))
+        await self._compute(partial(self._take_up, swap))
         self._swaps.remove(swap)
         self.version = swap.version
         if self._on_swap is OnSwap.rebuild:
@@ -227,13 +232,21 @@ class NativeEngine:
         if not swap.done.done():
             swap.done.set_result(None)
 
+    def _take_up(self, swap: "_Swap") -> None:
+        copy_weights(swap.update, swap.tensors)
+        if self._steps is not None:
+            self._steps.refresh()
+
     async def _feed(self) -> None:
         """Feed one chunk of given tokens."""
         chunks = self._scheduler.next_chunks()
         lengths = [len(chunk.token_ids) for chunk in chunks]
         inputs = PackedInputs(
-            token_ids=self._to_device(np.concatenate([chunk.token_ids for chunk in chunks]).astype(np.int64)),
-            offsets=self._to_device(np.cumsum([0, *lengths])),
+            token_ids=torch.from_numpy(np.concatenate([chunk.token_ids for chunk in chunks]).astype(np.int64)).to(
+                self._pool.device
+            ),
+            # on the CPU, where operators read them without waiting for a GPU
+            offsets=torch.from_numpy(np.cumsum([0, *lengths])),
         )
         slots = [chunk.request.state.slot for chunk in chunks]
         # always in the form for many tokens: which others are fed must not choose it
@@ -266,10 +279,11 @@ class NativeEngine:
     def _take_step(self) -> list[int]:
         batch = self._batch
         with self.stats.decode.measure(len(batch)), torch.inference_mode():
+            if self._steps is not None:
+                return batch.record(*self._steps.run(batch), self.version)
             hidden, expert_ids = self._forward(batch.inputs(), batch.view)
             ids, logprobs = batch.sample(hidden, self._model.lm_head.weight)
-            finished = batch.record(ids.cpu().numpy(), logprobs.cpu().numpy(), expert_ids.cpu().numpy(), self.version)
-        return finished
+            return batch.record(ids.numpy(), logprobs.numpy(), expert_ids.numpy(), self.version)
 
     def _forward(self, inputs: PackedInputs, view: PooledState) -> tuple[Tensor, Tensor]:
         """Hidden states [T, D] and recorded expert ids [T, M, k]."""
@@ -296,9 +310,6 @@ class NativeEngine:
         for change in changes:
             change()
 
-    def _to_device(self, values: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(values).to(self._pool.page_table.device)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Swap:
@@ -323,7 +334,8 @@ def build_native_engine(model: SegueModel, config: RolloutConfig, *, version: Po
     weight = model.lm_head.weight
 
     def make_pool(num_slots: int, num_pages: int) -> StatePool:
-        return StatePool(model.config, num_slots, num_pages, config.page_tokens, weight.dtype, weight.device)
+        num_spare = int(weight.is_cuda)
+        return StatePool(model.config, num_slots, num_pages, config.page_tokens, weight.dtype, weight.device, num_spare)
 
     probe = make_pool(1, 1)
     budget = config.state_budget_mb * 10**6

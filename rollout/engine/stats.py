@@ -40,3 +40,7 @@ class EngineStats:
     """Times that a session began with a copy of its parent's state."""
     num_missed: int = 0
     """Times that a session whose state was gone was fed again from its tokens."""
+    num_graphs: int = 0
+    """Sizes of decoding steps that were captured as graphs, on a GPU."""
+    num_eager_steps: int = 0
+    """Decoding steps on a GPU that no graph could serve: with top-p or top-k, or in another type than bf16."""

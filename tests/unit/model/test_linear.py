@@ -43,3 +43,14 @@ def test_a_changed_weight_is_noticed_however_it_changed() -> None:
         assert double().unique().tolist() == [8.0]
     linear.weight.data = torch.full((3, 5), 5.0, dtype=torch.float64)
     assert double().unique().tolist() == [10.0]
+
+
+def test_what_is_derived_anew_lies_where_it_lay() -> None:
+    """A captured step reads there."""
+    linear = make_linears()[0]
+    with torch.inference_mode():
+        kept = Derived(lambda weight: 2 * weight, linear)
+        place = kept().data_ptr()
+        linear.weight.fill_(4.0)
+        assert kept().data_ptr() == place
+        assert kept().unique().tolist() == [8.0]
