@@ -36,6 +36,7 @@ def write_report(
     allow_dirty: bool = False,
     commit: str | None = None,
     elsewhere: Mapping[str, Any] | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write `reports/<topic>_<hardware>_<YYYY-MM>.json` and print the rows.
 
@@ -45,13 +46,13 @@ def write_report(
         allow_dirty: report although the tree has changes.
         commit: of the code that was measured, where that was launched earlier; None is the present one.
         elsewhere: `command`, `hardware` and `packages` of figures that were taken on another machine.
+        details: what else belongs to the measurement, by name, as JSON values.
 
     Raises:
         SystemExit: the tree has uncommitted changes, so that no commit says what was measured.
     """
-    changed = _git("status", "--porcelain", "--untracked-files=no")
-    if changed and not allow_dirty:
-        raise SystemExit(f"the tree must be clean, got changes:\n{changed}")
+    if not allow_dirty:
+        refuse_changes()
     report: dict[str, Any] = {
         "topic": topic,
         "date": date.today().isoformat(),
@@ -62,6 +63,7 @@ def write_report(
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
         **(elsewhere or {}),
         "rows": [asdict(row) for row in rows],
+        **(details or {}),
     }
     for row in rows:
         peer = "" if row.peer_value is None else f"   {row.peer}: {row.peer_value:,.4g}"
@@ -71,6 +73,17 @@ def write_report(
     FOLDER.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
     return path
+
+
+def refuse_changes() -> None:
+    """Refuse a tree with uncommitted changes: no commit says what is measured.
+
+    Raises:
+        SystemExit: it has some.
+    """
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    if changed:
+        raise SystemExit(f"the tree must be clean, got changes:\n{changed}")
 
 
 def free_port() -> int:
