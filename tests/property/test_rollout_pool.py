@@ -266,3 +266,13 @@ def test_an_actor_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
     fleet.is_silent = lambda call: call.member is hung
     assert collect(pool, [submit(pool, fleet, 0)]) == [(0,)]
     assert [fault.what for fault in faults] == ["gave no answer for 0 s"]
+
+
+def test_a_deadline_says_who_waited_for_what_and_how_long() -> None:
+    fleet = PendingFleet(random.Random(0), is_silent=lambda call: call.method == "play")
+    pool, _ = make_pool(fleet, 2)
+    publish(pool, fleet, 0)
+    job = submit(pool, fleet, 0)
+    message = "^the controller waited 1 s for groups for step 4, without an answer from rollout-0, rollout-1$"
+    with pytest.raises(RunError, match=message):
+        pool.wait_any([job], timeout_s=0.6, what="groups for step 4")
