@@ -4,6 +4,7 @@ What its jobs are about is left out; that is in tests/property/test_controller_s
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,7 @@ class PendingFleet:
     dead: list[Member] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     published: WeightTicket | None = None
+    num_played: Counter[Member] = field(default_factory=Counter)
     with_weights: dict[Member, WeightTicket] = field(default_factory=dict)
 
     def spawn_rollout(self, name: str) -> Member:
@@ -104,7 +106,9 @@ class PendingFleet:
             self.with_weights[call.member] = ticket
         if call.method == "play":
             self.played.append(call.arguments[0])
-        return Answer(reference=call, value={"play": call.arguments[:1], "stats": RolloutStats()}.get(call.method))
+            self.num_played[call.member] += 1
+        stats = RolloutStats(num_held_out=self.num_played[call.member])
+        return Answer(reference=call, value={"play": call.arguments[:1], "stats": stats}.get(call.method))
 
 
 def make_ticket(step: int) -> WeightTicket:
@@ -168,15 +172,71 @@ def test_every_job_is_answered_once_and_none_that_was_called_off(seed: int, num_
     assert pool.size == num_actors
 
 
+def lose_one(pool: RolloutPool, fleet: PendingFleet) -> None:
+    fleet.loss_rate = 1.0
+    pool._advance(is_interruptible=False)
+    fleet.loss_rate = 0.0
+
+
+def test_no_work_begins_between_forgotten_weights_and_the_next() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 2)
+    publish(pool, fleet, 4)
+    begun, before = submit(pool, fleet, 0), len(fleet.calls)
+    pool.forget_weights()
+    other = submit(pool, fleet, 1)
+    # what was begun goes on
+    assert collect(pool, [begun]) == [(0,)]
+    assert [call.method for call in fleet.calls[before:] if call.method != "stats"] == []
+    publish(pool, fleet, 3)
+    assert collect(pool, [other]) == [(1,)]
+
+
+def test_losses_in_a_row_end_the_run_and_finished_work_ends_a_row() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 1, max_losses=2)
+    publish(pool, fleet, 0)
+    for number in range(4):
+        job = submit(pool, fleet, number)
+        lose_one(pool, fleet)
+        assert collect(pool, [job]) == [(number,)]
+    assert len(faults) == 4
+    submit(pool, fleet, 9)
+    for _ in range(2):
+        lose_one(pool, fleet)
+    with pytest.raises(RunError, match=r"^rollout-0 was lost 3 times in a row, with nothing finished in between; last"):
+        lose_one(pool, fleet)
+
+
+def test_what_a_lost_actor_counted_stays_counted() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 1)
+    publish(pool, fleet, 0)
+    collect(pool, [submit(pool, fleet, number) for number in range(2)])
+    assert pool.stats().num_held_out == 2
+    job = submit(pool, fleet, 2)
+    lose_one(pool, fleet)
+    collect(pool, [job])
+    assert pool.stats().num_held_out == 3
+
+
+def test_work_goes_to_the_least_busy() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 3)
+    publish(pool, fleet, 0)
+    for number in range(7):
+        submit(pool, fleet, number)
+    busy = Counter(call.member.name for call in fleet.calls if call.method == "play")
+    assert sorted(busy.values()) == [2, 2, 3]
+
+
 def test_what_a_lost_actor_had_finished_is_not_played_again() -> None:
     fleet = PendingFleet(random.Random(0))
     pool, _ = make_pool(fleet, 1)
     publish(pool, fleet, 0)
     jobs = [submit(pool, fleet, number) for number in range(2)]
     fleet.left.add(0)
-    fleet.loss_rate = 1.0
-    pool._advance(is_interruptible=False)
-    fleet.loss_rate = 0.0
+    lose_one(pool, fleet)
     assert collect(pool, jobs) == [(0,), (1,)]
     assert 0 not in fleet.played
 
@@ -201,9 +261,7 @@ def test_an_actor_that_finds_earlier_weights_gone_takes_up_the_present_ones() ->
     publish(pool, fleet, 4)
     job = submit(pool, fleet, 0)
     # its successor is at the weights of step 4 when their publisher is lost
-    fleet.loss_rate = 1.0
-    pool._advance(is_interruptible=False)
-    fleet.loss_rate = 0.0
+    lose_one(pool, fleet)
     while fleet.calls[-1].method != "set_weights":
         pool._advance(is_interruptible=False)
     fleet.gone.append(make_ticket(4))
