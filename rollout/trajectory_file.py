@@ -2,7 +2,8 @@
 
 A trajectory's arrays stand under their field's name, behind `<index>.`. The JSON header holds every other
 field, and what a plan needs of the arrays, so that it is made without reading them. A file appears under its name whole
-or not at all, and its digest travels beside its path.
+or not at all, and its digest travels beside its path. Where that went with a process, the header's own digest of all
+that it holds, arrays included, tells whether the file is what was written.
 """
 
 import functools
@@ -33,12 +34,13 @@ from segue.rollout.trajectory import (
     validate_group,
 )
 
-FORMAT = "segue-group/2"
+FORMAT = "segue-group/3"
 SUFFIX = ".safetensors"
 
 _ARRAYS = ("token_ids", "trainable", "behaviour_logprob", "policy_incarnation", "policy_step", "expert_ids")
 _COUNTED = ("num_tokens", "trainable_by_version")
 _METADATA_KEY = "segue"
+_DIGEST = "sha256"
 
 
 def file_name(group_id: str) -> str:
@@ -68,14 +70,14 @@ def save_group(path: Path, group: Group) -> str:
         "made_by": group.made_by,
         "trajectories": [_header(trajectory) for trajectory in group.trajectories],
     }
-    return write_arrays(path, arrays, header)
+    return write_arrays(path, arrays, {**header, _DIGEST: _content_digest(header, arrays)})
 
 
 def load_group(path: Path, *, digest: str | None = None) -> Group:
     """Read what `save_group` wrote.
 
     Args:
-        digest: the SHA-256 that the file must have; None takes it as it is.
+        digest: the SHA-256 that the file must have; None where nobody knows it: then by the digest inside.
     Raises:
         TrajectoryFileError: missing, cut short, foreign, of another digest, or broken inside.
     """
@@ -211,7 +213,21 @@ def _read(path: Path, digest: str | None) -> tuple[dict[str, Any], dict[str, NDA
     if digest is not None:
         _check_digest(path, digest)
     with opened(path, FORMAT) as (header, file):
-        return header, read_arrays(file, "")
+        arrays = read_arrays(file, "")
+    if digest is None:
+        wanted, found = header.pop(_DIGEST, None), _content_digest(header, arrays)
+        if found != wanted:
+            raise TrajectoryFileError(path, f"must have content of SHA-256 {wanted}, got {found}")
+    return header, arrays
+
+
+def _content_digest(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
+    """SHA-256 of what a file holds, in hexadecimal."""
+    digest = hashlib.sha256(json.dumps(header, separators=(",", ":")).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
+        digest.update(arrays[name].data)
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from actor_cases import make_group, number_of, write_group
 
@@ -197,6 +198,17 @@ def test_damaged_files_are_named_with_the_task_to_draw_again(tmp_path: Path) -> 
     findings = again.restore(state, number_of, lambda number: True)
     assert findings.damaged == {"train-0000001.0.safetensors": 1, "train-0000007.0.safetensors": None}
     assert ready(again) == [0, 2]
+
+
+def test_a_late_file_with_a_changed_bit_is_damaged_though_no_ledger_has_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / write_group(tmp_path, make_group(0)).file
+    content = path.read_bytes()
+    # the low bit of a token's id
+    place = content.index(np.arange(3, dtype=np.int32).tobytes())
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    again = Buffer(tmp_path, max_uses=1)
+    assert again.restore({}, number_of, lambda number: True).damaged == {path.name: None}
+    assert ready(again) == [] and not path.exists()
 
 
 def test_a_group_that_is_found_damaged_may_finish_again_under_its_name(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_what_is_not_such_a_file_is_named(tmp_path: Path) -> None:
     text = tmp_path / "text.safetensors"
     text.write_text("not a safetensors file at all")
     for path, reason in (
-        (foreign, "must be a segue-group/2 file, got a foreign one"),
+        (foreign, "must be a segue-group/3 file, got a foreign one"),
         (text, "must be a whole file"),
         (tmp_path / "missing.safetensors", "FileNotFoundError"),
         (tmp_path, "must be a whole file"),
@@ -168,6 +168,18 @@ def test_a_changed_byte_is_found_by_the_digest(tmp_path: Path) -> None:
         load_trajectory(path, digest=digest)
 
 
+def test_a_changed_byte_is_found_by_the_file_itself_where_nobody_knows_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / "group.safetensors"
+    save_group(path, make_group(make_trajectory(9), make_trajectory(5, with_experts=True)))
+    whole = path.read_bytes()
+    load_group(path)
+    # a prime: every place in a word of an array comes
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(TrajectoryFileError, match=r"group\.safetensors must (be|have)"):
+            load_group(path)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [(b'"outcome":"truncated_turns"', b'"outcome":"truncated_horns"'), (b'"attempt"', b'"attempz"')],
@@ -179,6 +191,7 @@ def test_a_broken_header_is_an_error(tmp_path: Path, before: bytes, after: bytes
     before, after = (part.replace(b'"', b'\\"') for part in (before, after))
     content = path.read_bytes()
     assert content.count(before) == 1
-    path.write_bytes(content.replace(before, after))
+    broken = content.replace(before, after)
+    path.write_bytes(broken)
     with pytest.raises(TrajectoryFileError, match="must be a whole file"):
-        load_trajectory(path)
+        load_trajectory(path, digest=sha256(broken).hexdigest())
