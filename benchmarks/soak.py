@@ -89,8 +89,9 @@ def main() -> None:
     folder.mkdir(parents=True)
     print(f"folder: {folder}", flush=True)
     overrides = (*OVERRIDES, f"env.kwargs={{trouble: {folder}, dawdle_s: {DAWDLE_S}}}")
-    faults = islice(schedule(args.seed, kinds, args.gap), args.faults)
-    result = Soak(folder, overrides, RULES, faults, max_s=args.minutes * 60.0).run()
+    max_s = args.minutes * 60.0
+    faults = islice(schedule(args.seed, kinds, args.gap, gentle_after_s=max_s / 2.0), args.faults)
+    result = Soak(folder, overrides, RULES, faults, max_s=max_s).run()
     rows = rows_of(result)
     breaches = [*result.breaches, *memory_breaches(result.memory)]
     if args.no_report:

@@ -79,6 +79,13 @@ KINDS: Mapping[str, Kind] = {
     "delete-group": Kind(act=Act.delete),
 }
 
+ENDS_LAUNCH = {
+    *("kill-driver", "kill-raylet", "kill-gcs", "end-driver"),
+    # a checkpoint or a metric that cannot be written ends the command
+    *("no-room-driver", "no-room-learner"),
+}
+"""Kinds after which every process of a run is a new one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -110,17 +117,25 @@ class Injected:
     """The run folder knew of the launch, and not of its end."""
 
 
-def schedule(seed: int, kinds: Sequence[str], mean_gap_s: float) -> Iterator[Planned]:
-    """Faults without end, the same for the same arguments: every kind once, in a drawn order, and so on."""
+def schedule(seed: int, kinds: Sequence[str], mean_gap_s: float, *, gentle_after_s: float) -> Iterator[Planned]:
+    """Faults without end, the same for the same arguments: every kind once, in a drawn order, and so on.
+
+    Args:
+        seed: of what is drawn.
+        kinds: of `KINDS`.
+        mean_gap_s: mean of `gap_s`.
+        gentle_after_s: from so many seconds of gaps on, kinds of `ENDS_LAUNCH` are left out, if there are others: so
+            that the processes that a run has one of live long enough for their memory to be judged.
+    """
     rng = random.Random(seed)
+    gentle = [kind for kind in kinds if kind not in ENDS_LAUNCH] or kinds
+    elapsed_s = 0.0
     while True:
-        for kind in rng.sample(kinds, len(kinds)):
-            yield Planned(
-                kind=kind,
-                gap_s=rng.uniform(*_GAP) * mean_gap_s,
-                hold_s=rng.uniform(*_HOLD_S),
-                pick=rng.random(),
-            )
+        present = kinds if elapsed_s < gentle_after_s else gentle
+        for kind in rng.sample(present, len(present)):
+            gap_s = rng.uniform(*_GAP) * mean_gap_s
+            elapsed_s += gap_s
+            yield Planned(kind=kind, gap_s=gap_s, hold_s=rng.uniform(*_HOLD_S), pick=rng.random())
 
 
 @dataclass(slots=True, kw_only=True)

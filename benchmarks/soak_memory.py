@@ -1,9 +1,11 @@
 """Memory of a run's processes over time: what they take, and how fast it grows."""
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -26,9 +28,14 @@ class Growth:
 
 
 class MemoryWatch:
-    """Samples of every process; one that was restarted is another."""
+    """Samples of every process; one that was restarted is another.
 
-    def __init__(self) -> None:
+    Args:
+        log: takes every sample, a line each.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
         self._samples: dict[tuple[Role, psutil.Process], list[tuple[float, float]]] = defaultdict(list)
         self.peak_bytes = 0
         """Largest proportional set size of all processes together."""
@@ -36,14 +43,16 @@ class MemoryWatch:
     def sample(self, processes: Mapping[Role, Sequence[psutil.Process]]) -> None:
         """Read every process."""
         total = 0
-        for role, members in processes.items():
-            for process in members:
+        with self._log.open("a") as log:
+            for role, process in ((role, process) for role, members in processes.items() for process in members):
                 try:
                     memory = process.memory_full_info()
                     age_s = time.time() - process.create_time()
                 except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue
                 total += memory.pss
+                line = {"role": role.value, "pid": process.pid, "age_s": age_s, "rss": memory.rss, "pss": memory.pss}
+                log.write(json.dumps(line) + "\n")
                 if age_s > WARM_UP_S:
                     # resident, not proportional: what others share changes with them
                     self._samples[role, process].append((age_s, memory.rss))

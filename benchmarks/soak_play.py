@@ -62,7 +62,8 @@ class Soak:
         """Prepares.
 
         Args:
-            folder: takes the run (`run`), its output (`command.log`) and what was done to it (`injected.jsonl`).
+            folder: takes the run (`run`), its output (`command.log`), what was done to it (`injected.jsonl`) and its
+                memory (`memory.jsonl`).
             overrides: of the command, but for the folder.
             rules: what they ask for.
             faults: in order.
@@ -77,7 +78,7 @@ class Soak:
         self._hands = Hands(folder)
         self._sightings = Sightings()
         self._watcher = Watcher(self._run, self._sightings)
-        self._memory = MemoryWatch()
+        self._memory = MemoryWatch(folder / "memory.jsonl")
         self._planned: list[Planned] = []
         self._not_inflicted: Counter[str] = Counter()
         self._breaches: list[str] = []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from actor_cases import make_group, write_group
 from soak_env import SoakSqlEnv
-from soak_faults import KINDS, Hands, Planned, Scene, schedule
+from soak_faults import ENDS_LAUNCH, KINDS, Hands, Planned, Scene, schedule
 from soak_memory import fit
 from soak_run import Role, role_of
 
@@ -29,16 +29,28 @@ def scene_of(*ready: Path) -> Scene:
 
 def test_the_same_seed_gives_the_same_schedule_and_another_seed_another() -> None:
     kinds = list(KINDS)
-    first, again, other = (list(islice(schedule(seed, kinds, 10.0), 50)) for seed in (0, 0, 1))
+    first, again, other = (list(islice(schedule(seed, kinds, 10.0, gentle_after_s=300.0), 50)) for seed in (0, 0, 1))
     assert first == again != other
     assert all(2.0 <= planned.gap_s <= 18.0 for planned in first)
 
 
 def test_every_kind_comes_once_before_any_comes_again() -> None:
     kinds = list(KINDS)
-    planned = list(islice(schedule(3, kinds, 1.0), 2 * len(kinds)))
+    planned = list(islice(schedule(3, kinds, 1.0, gentle_after_s=1e9), 2 * len(kinds)))
     for half in (planned[: len(kinds)], planned[len(kinds) :]):
         assert Counter(fault.kind for fault in half) == Counter(kinds)
+
+
+def test_later_faults_let_the_launch_live() -> None:
+    kinds = list(KINDS)
+    planned = list(islice(schedule(0, kinds, 10.0, gentle_after_s=0.0), 100))
+    assert {fault.kind for fault in planned} == set(kinds) - ENDS_LAUNCH
+    # a round of 23 kinds takes at least 23 · 0.2 · 10 s = 46 s
+    mixed = list(islice(schedule(0, kinds, 10.0, gentle_after_s=46.0), 3 * 23))
+    assert {fault.kind for fault in mixed[:23]} >= ENDS_LAUNCH
+    assert not {fault.kind for fault in mixed[-23:]} & ENDS_LAUNCH
+    only = list(islice(schedule(0, ["kill-driver"], 1.0, gentle_after_s=0.0), 3))
+    assert [fault.kind for fault in only] == ["kill-driver"] * 3
 
 
 @pytest.mark.parametrize("pick", [0.0, 0.3, 0.99])
