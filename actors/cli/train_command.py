@@ -8,7 +8,7 @@ ABOUT = "Train with reinforcement learning. A run.dir that holds a run is resume
 EXAMPLES = (
     "",
     "seed=1 train.steps=200 cluster.threads=2",
-    "train.max_staleness=1 cluster.rollout_actors=2",
+    "algorithm=grpo train.max_staleness=1 cluster.rollout_actors=2",
     "env.id=my_package:MyEnv-v0 run.init_from=null",
     "run.dir=runs/2026-01-31_12-00-00_train",
     "--multirun seed=0,1,2",

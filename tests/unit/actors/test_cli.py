@@ -329,7 +329,8 @@ def test_help_lists_groups_and_examples(capsys: pytest.CaptureFixture[str]) -> N
         main(["train", "--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
-    assert "model=k3|" in text and "segue train seed=1" in text and "--multirun" in text
+    assert "model=k3|" in text and "algorithm=cispo|dapo|dr_grpo|grpo|gspo|k2_5|reinforce_pp|rloo" in text
+    assert "segue train seed=1" in text and "--multirun" in text
 
 
 def test_a_run_that_has_a_checkpoint_needs_its_initial_model_no_more(
