@@ -11,8 +11,10 @@ from gymnasium import spaces
 
 from segue.envs.errors import EnvironmentSetupError
 from segue.envs.foreign_action import SUPPORTED_ACTIONS, TOOL_NAME, ActionCalls, ActionForm, find_unsupported_action
+from segue.envs.foreign_fit import find_misfits
 from segue.envs.foreign_info import plain_info
 from segue.envs.foreign_observation import SUPPORTED_OBSERVATIONS, ObservationText, find_unsupported_observation
+from segue.envs.reply import Inspection
 from segue.envs.tool import ToolSpec
 from segue.envs.tool_env import NUMBERS, Task, ToolEnv, ToolResult
 
@@ -41,7 +43,8 @@ class GymToolEnv(ToolEnv):
             EnvironmentSetupError: a space is not supported.
         """
         self._env = env
-        self._success_return = success_return
+        threshold = None if env.spec is None else env.spec.reward_threshold
+        self._needed_return = success_return if threshold is None else threshold
         name = type(env.unwrapped).__name__
         _refuse(name, "actions", SUPPORTED_ACTIONS, find_unsupported_action(env.action_space))
         _refuse(name, "observations", SUPPORTED_OBSERVATIONS, find_unsupported_observation(env.observation_space))
@@ -49,6 +52,7 @@ class GymToolEnv(ToolEnv):
         self._text = ObservationText(env.observation_space, max_observation_chars)
         self.tools = (ToolSpec(name=TOOL_NAME, description="Take one action.", parameters=self._form.parameters),)
         self._return = 0.0
+        self._observation: Any = None
 
     @property
     def action_space(self) -> ActionCalls:
@@ -61,7 +65,7 @@ class GymToolEnv(ToolEnv):
             observation, info = self._env.reset(seed=seed, options=options or None)
         _check_info(info)
         self._return = 0.0
-        return Task(user=self._text.render(observation), info=plain_info(info))
+        return Task(user=self._see(observation), info=plain_info(info))
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Takes the action."""
@@ -76,7 +80,7 @@ class GymToolEnv(ToolEnv):
         self._return += reward
         has_ended = bool(terminated or truncated)
         return ToolResult(
-            observation=self._text.render(observation),
+            observation=self._see(observation),
             reward_terms={"reward": reward},
             terminated=bool(terminated),
             truncated=bool(truncated),
@@ -88,21 +92,35 @@ class GymToolEnv(ToolEnv):
         """An action that the space drew, whatever the skill: nobody here knows the task, but calls have their form."""
         return {"response": "", "calls": [{"name": TOOL_NAME, "arguments": self._form.sample(rng.getrandbits(31))}]}
 
+    def inspect(self) -> Inspection:
+        """How the last observation fits the foreign environment's own space."""
+        misfits, form_misfits = find_misfits(self._env.observation_space, self._observation)
+        return Inspection(
+            is_foreign=True,
+            has_demonstrator=False,
+            needed_return=self._needed_return,
+            in_short=self._text.in_short(),
+            misfits=misfits,
+            form_misfits=form_misfits,
+        )
+
     def close(self) -> None:
         """Closes the foreign environment."""
         self._env.close()
 
+    def _see(self, observation: Any) -> str:
+        self._observation = observation
+        return self._text.render(observation)
+
     def _is_success(self, info: dict[str, Any]) -> bool:
         if "is_success" in info:
             return bool(_to_float("info.is_success", info["is_success"]))
-        threshold = None if self._env.spec is None else self._env.spec.reward_threshold
-        needed = self._success_return if threshold is None else threshold
-        if needed is None:
+        if self._needed_return is None:
             raise ValueError(
                 'success must be said by the environment, by info["is_success"] or a reward_threshold; '
                 "else set env.success_return to the return that counts as one"
             )
-        return self._return >= needed
+        return self._return >= self._needed_return
 
 
 @contextmanager

@@ -24,8 +24,9 @@ from segue.envs.clock import present_clock
 from segue.envs.episode_record import EpisodeRecord
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure, RestoreFailure
 from segue.envs.frames import Frame, FrameError, encode_frame, read_frame_async
+from segue.envs.leftovers import Leftovers
 from segue.envs.process import end_keeper, start_module
-from segue.envs.reply import ResetReply, StepReply
+from segue.envs.reply import Inspection, ResetReply, StepReply
 from segue.envs.tool import ToolCall
 
 logger = logging.getLogger(__name__)
@@ -163,6 +164,29 @@ class EnvClient:
         episode = self._open(episode_id, seed)
         episode.take_up(record)
         await self._call(episode, "restore", _do_nothing)
+
+    async def inspect(self, episode_id: str) -> Inspection:
+        """What a check asks of an episode's environment, and of the observation that it gave last.
+
+        Raises:
+            EnvironmentFailure, InfrastructureFailure: the episode is over.
+        """
+        work = partial(self._run_held, request={"op": "inspect"})
+        return Inspection(**(await self._call(self._find(episode_id), "inspection", work)).header["ok"])
+
+    async def try_close(self, seed: int, calls: Sequence[ToolCall]) -> Leftovers:
+        """Plays calls in an environment of its own and closes it twice, all in the time of one call.
+
+        Raises:
+            EnvironmentFailure, InfrastructureFailure: it could not be closed.
+        """
+        episode = self._open(f"close {seed}", seed)
+        request = {"op": "try_close", "seed": seed, "calls": [asdict(call) for call in calls]}
+        try:
+            frame = await self._call(episode, "close", partial(self._run_held, request=request))
+            return Leftovers(**frame.header["ok"])
+        finally:
+            self._forget(episode)
 
     async def close(self, episode_id: str) -> None:
         """Ends an episode; a name that is not open is none to end."""

@@ -1,14 +1,16 @@
 """The episodes that one process runs: environments are built once and reused, an episode at a time each."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from segue.envs.adapter import GymToolEnv
 from segue.envs.demonstrator import check_turn, demonstrator_rng
 from segue.envs.errors import EnvironmentFailure, InfrastructureFailure, boundary
 from segue.envs.factory import EnvFactory
-from segue.envs.reply import ResetReply, StepReply, cut_text, to_json
+from segue.envs.leftovers import Leftovers, watch_leftovers
+from segue.envs.reply import Inspection, ResetReply, StepReply, cut_text, to_json
 from segue.envs.tool import ToolCall, check_tools
 from segue.envs.tool_env import ToolEnv
 
@@ -72,6 +74,27 @@ class EpisodeTable:
         assert episode_id not in self._episodes, f"episode {episode_id} is open already"
         with self._boundary("restore", episode_id):
             self._begin(episode_id, seed=seed, num_steps=num_steps).resume(data)
+
+    def inspect(self, episode_id: str) -> Inspection:
+        """What a check asks of an episode's environment beyond what the episode shows."""
+        env = self._episodes[episode_id].env
+        if not isinstance(env, GymToolEnv):
+            return Inspection(is_foreign=False, has_demonstrator=type(env).expert is not ToolEnv.expert)
+        with self._boundary("inspection", episode_id):
+            return env.inspect()
+
+    def try_close(self, seed: int, calls: Sequence[ToolCall]) -> Leftovers:
+        """Plays calls in an environment of its own, and closes it twice."""
+        with boundary(f"close of episode {seed}"), watch_leftovers() as leftovers:
+            env = self._factory.make()
+            env.reset(seed=seed)
+            for call in calls:
+                *_, terminated, truncated, _ = env.step(call)
+                if terminated or truncated:
+                    break
+            env.close()
+            env.close()
+        return leftovers
 
     def close(self, episode_id: str) -> None:
         """Ends an episode, if it is open; its environment is free for another."""

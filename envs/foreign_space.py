@@ -9,7 +9,7 @@ from gymnasium import spaces
 ARRAYS = (spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
 
 
-def leaves(space: Any, path: str, through: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+def leaves(space: Any, path: str, through: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     """The spaces without parts that a space is built from, each with the path to it.
 
     Args:

@@ -1,7 +1,7 @@
 """What an environment answers, as it travels from a worker: JSON values only."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,27 @@ class StepReply:
     def from_header(cls, header: dict[str, Any]) -> "StepReply":
         """From a frame's header."""
         return cls(**header)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspection:
+    """What a check is told of an environment and of the last observation that it gave."""
+
+    is_foreign: bool
+    """Not written as a `ToolEnv`."""
+    has_demonstrator: bool
+    needed_return: float | None = None
+    """Return that counts as success where a foreign environment's info does not say it; None where none does."""
+    in_short: list[str] = field(default_factory=list)
+    """Paths of the arrays in an observation whose numbers a policy never sees in full."""
+    misfits: list[str] = field(default_factory=list)
+    """What of the last observation lies outside of the declared space."""
+    form_misfits: list[str] = field(default_factory=list)
+    """What of it has another dtype or container than the declared space's."""
+
+    def to_header(self) -> dict[str, Any]:
+        """As a frame's header."""
+        return asdict(self)
 
 
 def cut_text(text: str, max_chars: int) -> str:

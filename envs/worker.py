@@ -6,6 +6,8 @@ Runs many episodes, one call at a time, in the order of the requests. Frames (`f
     {op, episode, ...} -> ; <- {ok: reply}, or the episode has ended: {failure} by its environment's fault, {lost} by
         the fault of what that relies on
     {op: close, episode} -> ; no answer
+
+`inspect` and `try_close` are asked by `checker.py` alone.
 """
 
 import socket
@@ -74,6 +76,11 @@ def _answer(table: EpisodeTable, frame: Frame) -> bytes:
             attachments = () if data is None else (data,)
         case "resume":
             table.resume(episode_id, request["seed"], request["num_steps"], frame.attachments[0])
+        case "inspect":
+            reply = table.inspect(episode_id).to_header()
+        case "try_close":
+            calls = [ToolCall(**call) for call in request["calls"]]
+            reply = table.try_close(request["seed"], calls).to_header()
         case op:
             raise AssertionError(f"no such request: {op}")
     return encode_frame({"ok": reply}, attachments)

@@ -21,8 +21,8 @@ from segue.conf.load import (
 from segue.conf.schema import SegueConfig
 from segue.conf.secret import mask_override
 
-# commands that only compute
-_WITHOUT_RAY = ("describe",)
+# commands that start no actors
+_WITHOUT_RAY = ("describe", "check-env")
 
 
 def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ COMMANDS = {
     "eval": "held-out success of a trained model",
     "rollout": "play episodes and print them",
     "describe": "parameters, memory and operations of a model",
+    "check-env": "hold an environment against the contract",
     "export": "write a run's model as other implementations read it",
     "import": "read a model that another implementation wrote",
 }

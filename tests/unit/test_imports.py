@@ -89,6 +89,7 @@ LIGHT_COMMANDS = [
     ["describe", "--help"],
     ["describe", "model=tiny"],
     ["train", "--cfg", "job"],
+    ["check-env", "--help"],
 ]
 
 

@@ -1,0 +1,76 @@
+"""`segue check-env`."""
+
+import asyncio
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from segue.actors.cli.command_line import compose, make_parser
+from segue.actors.terminal import visible
+from segue.conf.errors import ConfigError
+from segue.envs.check_report import Finding, Verdict
+
+ABOUT = "Hold an environment against the contract: play it in env workers, as a run does, and say what does not hold."
+EXAMPLES = (
+    "sql",
+    "FrozenLake-v1 env.kwargs.is_slippery=false",
+    "my_package:MyEnv-v0 --seeds 10 --steps 1000",
+    "env=python env.kwargs.level=2",
+)
+_STYLES = {Verdict.passed: "green", Verdict.note: "yellow", Verdict.failed: "bold red"}
+EXIT_FAILED = 2
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    parser = make_parser("check-env", ABOUT, EXAMPLES)
+    parser.usage = "segue check-env [options] [id] [key=value ...]"
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds to play, at least 2 (3)")
+    parser.add_argument("--steps", type=int, default=200, metavar="N", help="calls of an episode at most (200)")
+    arguments = parser.parse_intermixed_args(argv)
+    for name, least in (("seeds", 2), ("steps", 1)):
+        if getattr(arguments, name) < least:
+            raise ConfigError(f"--{name} must be at least {least}, got {getattr(arguments, name)}")
+    arguments.overrides = _with_id(arguments.overrides)
+    config = compose("check-env", arguments)
+    if config is None:
+        return 0
+    # gymnasium loads here and not for --help
+    from segue.envs.checker import check_contract
+
+    report = asyncio.run(check_contract(config.env, num_seeds=arguments.seeds, max_calls=arguments.steps))
+    console = Console()
+    console.print(_table(report))
+    counts = [f"{number} {word}" for word, number in report.counts().items() if number]
+    console.print(f"{visible(config.env.id)}: {', '.join(counts)}", markup=False, highlight=False, soft_wrap=True)
+    return EXIT_FAILED if report.has_failed() else 0
+
+
+def _with_id(given: list[str]) -> list[str]:
+    """The overrides, with the id that may stand by itself as one of them."""
+    ids = [text for text in given if "=" not in text]
+    named = [*ids, *(text for text in given if text.startswith("env.id="))]
+    if len(named) > 1:
+        raise ConfigError(f"id must be one, got {', '.join(named)}")
+    return [_override(text) if text in ids else text for text in given]
+
+
+def _override(env_id: str) -> str:
+    quoted = env_id.replace('"', '\\"')
+    return f'env.id="{quoted}"'
+
+
+def _table(report: Iterable[Finding]) -> Table:
+    table = Table("", "check", "what was found", show_edge=False, pad_edge=False)
+    not_reached = []
+    for finding in report:
+        if finding.verdict is Verdict.not_reached:
+            not_reached.append(finding.check)
+            continue
+        lines = [visible(finding.why), *([f"remedy: {finding.remedy}"] if finding.remedy else [])]
+        table.add_row(Text(finding.verdict.value, _STYLES[finding.verdict]), finding.check, Text("\n".join(lines)))
+    if not_reached:
+        table.add_row(Text("-", "dim"), "not reached", ", ".join(not_reached))
+    return table

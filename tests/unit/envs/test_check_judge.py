@@ -1,0 +1,84 @@
+"""What is made of episodes that were played. Over real environments: test_checker.py."""
+
+from segue.conf.schema import EnvConfig
+from segue.envs.check_judge import judge
+from segue.envs.check_play import Played, find_difference
+from segue.envs.check_report import Finding, Report, Verdict
+from segue.envs.reply import Inspection, ResetReply, StepReply
+from segue.envs.tool import ToolCall, ToolSpec, object_schema
+
+INSPECTION = Inspection(is_foreign=False, has_demonstrator=False)
+
+
+def make_played(*, slowest_s: float = 0.1, description: str = "Go.", num_calls: int = 1, **changes: object) -> Played:
+    """An episode of one tool, whose last call ends it."""
+    schema = object_schema({f"argument_{number}": {"type": "string"} for number in range(num_calls)})
+    tools = (ToolSpec(name="go", description=description, parameters=schema),)
+    end = {"terminated": True, "truncated": False, "info": {"is_success": True}, "reward_terms": {"pay": 1.0}}
+    return Played(
+        seed=0,
+        begin=ResetReply(observation="begin", system="", tools=tools, info={}),
+        calls=[ToolCall(name="go")],
+        replies=[StepReply(**{"observation": "end", **end, **changes})],  # type: ignore[arg-type]
+        inspections=[INSPECTION, INSPECTION],
+        slowest_s=slowest_s,
+    )
+
+
+def findings(*episodes: Played, config: EnvConfig | None = None) -> dict[str, Finding]:
+    report = Report()
+    judge(report, config or EnvConfig(call_timeout_s=1.0), list(episodes), max_calls=5)
+    return {finding.check: finding for finding in report}
+
+
+def test_a_call_near_its_deadline_is_noted() -> None:
+    assert findings(make_played(slowest_s=0.5), make_played())["time"].verdict is Verdict.passed
+    noted = findings(make_played(), make_played(slowest_s=0.51))["time"]
+    assert (noted.verdict, noted.why) == (Verdict.note, "the slowest call took 0.51 s of 1 s")
+
+
+def test_a_long_declaration_of_tools_is_noted() -> None:
+    # an argument takes at least 40 characters
+    assert findings(make_played(num_calls=50))["tools"].verdict is Verdict.passed
+    noted = findings(make_played(num_calls=100))["tools"]
+    assert noted.verdict is Verdict.note and "characters of every episode" in noted.why
+
+
+def test_rewards_are_named_with_their_range() -> None:
+    low, high = make_played(reward_terms={"pay": -0.5, "step": 0.25}), make_played(reward_terms={"pay": 2.0})
+    assert findings(low, high)["rewards"].why == "pay, step; from -0.5 to 2 in a call"
+    assert findings(make_played(reward_terms={}))["rewards"].why == "arbitrary calls earned no term"
+
+
+def test_ends_and_successes_are_counted() -> None:
+    cut = make_played(terminated=False, truncated=True, info={"is_success": False})
+    going_on = make_played(terminated=False, info={})
+    found = findings(make_played(), make_played(), cut, going_on)
+    assert found["ends"].why == "2 terminated, 1 truncated, of 4 episodes"
+    assert found["success"].why == "said at every end; 2 of 3 arbitrary episodes succeeded"
+    assert findings(make_played(info={}))["success"].verdict is Verdict.failed
+
+
+def test_where_nothing_ended_and_nothing_counts_as_success_the_ways_to_say_it_are_named() -> None:
+    for needed_return, is_foreign, starts in (
+        (None, True, "put is_success"),
+        (1.0, True, "play"),
+        (None, False, "play"),
+    ):
+        played = make_played(terminated=False, info={})
+        played.inspections = [
+            Inspection(is_foreign=is_foreign, has_demonstrator=False, needed_return=needed_return)
+        ] * 2
+        found = findings(played)["success"]
+        assert (found.verdict, found.why) == (Verdict.note, "unknown: no episode ended within 5 calls")
+        assert found.remedy.startswith(starts)
+
+
+def test_a_difference_is_told_with_its_place() -> None:
+    first = make_played().shown()
+    assert find_difference(first, make_played().shown()) is None
+    found = find_difference(first, make_played(observation="END").shown())
+    assert found == "observation after call 1: 'end', then 'END'"
+    found = find_difference(first, make_played(info={"is_success": False}).shown())
+    assert found == "is_success after call 1: True, then False"
+    assert find_difference(first, first[:1]) == "the episode showed 1 calls, then 0"
