@@ -229,7 +229,6 @@ class Controller:
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
         self.step = step
-        self._published = None
         self.evaluations = state.get("evaluations", {})
         if step < self._phase.num_steps:
             # played when the run was to have fewer steps

@@ -184,7 +184,7 @@ class RolloutPool:
 
     def forget_weights(self) -> None:
         """What was published is undone: no new work until the next weights."""
-        self._ticket = self._lost_weights = None
+        self._ticket = None
         for seat in self._seats:
             seat.ticket = None
 

@@ -88,6 +88,8 @@ class FakeFleet:
 
     def __post_init__(self) -> None:
         self.killed: list[str] = []
+        self.cancelled: list[int] = []
+        """Numbers of the tasks that were called off."""
 
     def spawn_rollout(self, name: str) -> Member:
         """See `Fleet`."""
@@ -106,6 +108,9 @@ class FakeFleet:
 
     def cancel(self, reference: int) -> None:
         """See `Fleet`; what is called off may have left its file."""
+        if reference in self._answers:
+            return
+        self.cancelled.append(self._in_flight[reference][0].number)
         if self.rng.random() < 0.5:
             self._finish(reference)
         self._in_flight.pop(reference, None)
@@ -119,6 +124,7 @@ class FakeFleet:
         self._count += 1
         self._owners[self._count] = member
         if method in ("play", "demonstrate"):
+            assert arguments[0].number not in [task.number for task, _ in self._in_flight.values()], "played twice"
             self._in_flight[self._count] = (arguments[0], len(self.published) - 1)
             self.max_outstanding = max(self.max_outstanding, len(self._in_flight))
         else:
@@ -144,19 +150,23 @@ class FakeFleet:
         if method == "start":
             return None
         if member.name.startswith("learner") and self.rng.random() < self.learner_loss_rate:
-            return ActorLost(f"{member.name} died: chance")
+            return self._die(member, "chance")
         if method in ("train_step", "imitate_step"):
             self._num_asked += 1
             if self._num_asked in self.learner_dies_at:
-                return self._die(member)
+                return self._die(member, "as told")
         if method in self.learner_dies_in:
             self.learner_dies_in.remove(method)
-            return self._die(member)
+            return self._die(member, "as told")
         return getattr(self, f"_{method}")(*arguments)
 
-    def _die(self, member: Member) -> ActorLost:
+    def _die(self, member: Member, why: str) -> ActorLost:
+        """The learner dies; rollout went on while it was asked, and nobody has heard yet of what finished."""
         self.before_death()
-        return ActorLost(f"{member.name} died: as told")
+        for reference in list(self._in_flight):
+            if self.rng.random() < 0.5:
+                self._answers[reference] = self._finish(reference)
+        return ActorLost(f"{member.name} died: {why}")
 
     def _take(self, reference: int) -> Answer:
         answer = self._answers.pop(reference)

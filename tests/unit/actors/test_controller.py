@@ -41,6 +41,25 @@ def test_a_damaged_group_that_lies_ahead_of_the_cursor_is_played_once_again(tmp_
     assert "train-0000002.2" in trained and "train-0000002.0" not in trained
 
 
+def test_a_late_file_of_a_task_that_the_ledger_has_forgotten_does_not_train(tmp_path: Path) -> None:
+    train = {"steps": 4, "max_staleness": 1, "keep_checkpoints": 1}
+    first, fakes = launch(tmp_path, train=train)
+    first._request_groups()
+    for reference in list(fakes._in_flight):
+        fakes._finish(reference)
+    late = tmp_path / "groups" / "train-0000000.0.safetensors"
+    content = late.read_bytes()
+    second, _ = launch(tmp_path, train=train)
+    second.run()
+    assert not late.exists()
+    late.write_bytes(content)
+    third, fakes = launch(tmp_path, train={**train, "steps": 5})
+    third.run()
+    assert not late.exists()
+    assert "train-0000000.0" not in [group_id for step in fakes.trained for group_id in step.group_ids]
+    assert third.summary()["dropped"] == {"superseded": 1}
+
+
 def test_a_group_that_a_lost_actor_left_finished_is_taken_up_and_its_journals_deleted(tmp_path: Path) -> None:
     controller, fakes = launch(tmp_path, train={"steps": 1}, num_rollout=1)
     controller._request_groups()
