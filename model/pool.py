@@ -391,8 +391,8 @@ def _to_bits(tensor: Tensor) -> np.ndarray:
 
 
 def _from_bits(array: np.ndarray, like: Tensor) -> Tensor:
-    """Inverse of `_to_bits`, in the dtype of `like`."""
+    """Inverse of `_to_bits`, in the dtype and on the device of `like`."""
     tensor = torch.from_numpy(np.array(array))
     tensor = tensor.view(torch.bfloat16) if tensor.dtype is torch.int16 else tensor
     assert tensor.dtype is like.dtype, f"state of {tensor.dtype} moved into a pool of {like.dtype}"
-    return tensor
+    return tensor.to(like.device)

@@ -83,12 +83,15 @@ class DifferentiableState:
     def zeros(
         cls, config: ModelConfig, num_sequences: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> "DifferentiableState":
-        """Sequences that have consumed nothing; `dtype` is that of the model's activations."""
+        """Sequences that have consumed nothing; `dtype` is that of the model's activations.
+
+        Counts and borders are on the CPU, where operators read them without waiting for a GPU.
+        """
         shape = (num_sequences, *config.recurrent_shape)
         wide = torch.promote_types(dtype, torch.float32)
         return cls(
-            consumed=torch.zeros(num_sequences, dtype=torch.int64, device=device),
-            row_offsets=torch.zeros(num_sequences + 1, dtype=torch.int64, device=device),
+            consumed=torch.zeros(num_sequences, dtype=torch.int64),
+            row_offsets=torch.zeros(num_sequences + 1, dtype=torch.int64),
             recurrent=tuple(torch.zeros(shape, dtype=wide, device=device) for _ in config.kda_layers),
             conv=tuple(
                 torch.zeros(num_sequences, *config.conv_shape, dtype=dtype, device=device) for _ in config.kda_layers

@@ -13,6 +13,8 @@ from segue.kernels.norm.rate import inverse_rms
 
 BLOCK_NUMEL = 1 << 20
 """Elements of a source walked together: bounds the temporaries; blocks that fit a cache lose more to calls."""
+BLOCK_NUMEL_GPU = 1 << 26
+"""On a GPU, where calls cost more and there is more memory."""
 STACKED_NUMEL = 1 << 14
 """Up to so many elements of a source, as in decoding, the sources are stacked: calls cost more than the copy."""
 
@@ -35,7 +37,7 @@ class _AttnResMix(torch.autograd.Function):
         query_D = norm_D * proj_D
         dquery_D = torch.zeros_like(query_D)
         grad_sources = [torch.empty(source.shape, dtype=source.dtype, device=source.device) for source in sources]
-        for block in _blocks(num_tokens, width):
+        for block in _blocks(num_tokens, width, BLOCK_NUMEL_GPU if grads[0].is_cuda else BLOCK_NUMEL):
             values, grad_BD = [source[block].to(dtype) for source in sources], grads[0][block].to(dtype)
             scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
             p_JB = torch.softmax(scores_JB, dim=0)
@@ -60,6 +62,11 @@ def _mix(
     sources: Sequence[Tensor], norm_weight: Tensor, proj_weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mixture [T, D], scores and reciprocal RMS [J, T]."""
+    if sources[0].is_cuda and sources[0].dtype is torch.bfloat16:
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.attn_res.triton_mix import triton_mix
+
+        return triton_mix(sources, norm_weight, proj_weight, eps)
     dtype = torch.promote_types(sources[0].dtype, torch.float32)
     # as a matrix: unlike its product with a vector, a row's product with it has the same bits among any others
     query_D1 = (norm_weight.to(dtype) * proj_weight.to(dtype)).unsqueeze(-1)
@@ -69,7 +76,7 @@ def _mix(
     scores_JT = query_D1.new_empty(len(sources), num_tokens)
     rstd_JT = torch.empty_like(scores_JT)
     out_TD = torch.empty(num_tokens, width, dtype=sources[0].dtype, device=query_D1.device)
-    for block in _blocks(num_tokens, width):
+    for block in _blocks(num_tokens, width, BLOCK_NUMEL):
         values = [source[block].to(dtype) for source in sources]
         scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
         for j, v_BD in enumerate(values):
@@ -98,8 +105,8 @@ def _weigh(values: Sequence[Tensor], scores_BJ: Tensor) -> Tensor:
     return mix_BD
 
 
-def _blocks(num_tokens: int, width: int) -> Iterator[slice]:
-    size = max(1, BLOCK_NUMEL // width)
+def _blocks(num_tokens: int, width: int, numel: int) -> Iterator[slice]:
+    size = max(1, numel // width)
     return (slice(start, start + size) for start in range(0, num_tokens, size))
 
 

@@ -47,7 +47,7 @@ class Experts(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         z, expert_ids, weights, w1, w3, w2 = ctx.saved_tensors
         if suits(z):
-            dz, *others = grouped_experts_backward(grads[0], *ctx.saved_tensors, ctx.caps)
+            dz, *others = grouped_experts_backward(grads[0], z, expert_ids, weights, w1, w3, w2, ctx.caps)
             return dz, None, *others, None
         dtype = torch.promote_types(z.dtype, torch.float32)
         order_P, counts = _sort_pairs(expert_ids, w1.shape[0])
@@ -85,7 +85,11 @@ def run_experts(
 ) -> Tensor:
     """Weighted sum of each token's experts [T, L]; the form is chosen by device, sizes and loads."""
     if suits(z):
-        return grouped_experts(z, expert_ids, weights, w1, w3, w2, caps)
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.moe.triton_few import MAX_PAIRS, few_experts
+
+        form = few_experts if expert_ids.numel() <= MAX_PAIRS else grouped_experts
+        return form(z, expert_ids, weights, w1, w3, w2, caps)
     num_experts, (num_tokens, top_k) = w1.shape[0], expert_ids.shape
     if num_tokens <= DENSE_MAX_TOKENS and num_experts <= DENSE_MAX_ROWS_PER_PAIR * top_k:
         return dense_experts(z, expert_ids, weights, w1, w3, w2, caps)

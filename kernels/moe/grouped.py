@@ -33,10 +33,9 @@ def grouped_experts(
     """Weighted sum of each token's experts [T, L]; see `segue.kernels.moe.op.experts`."""
     pairs = _sort(expert_ids, w1.shape[0])
     z_PL = z.index_select(0, pairs.token_P)
-    gate_PF, up_PF = (torch._grouped_mm(z_PL, w.transpose(1, 2), offs=pairs.ends_E).float() for w in (w1, w3))
-    hidden_PF = gated_forward(gate_PF, up_PF, caps)
-    hidden_PF *= weights.flatten().index_select(0, pairs.order_P).unsqueeze(1)
-    out_PL = torch._grouped_mm(hidden_PF.to(z.dtype), w2.transpose(1, 2), offs=pairs.ends_E)
+    gate_PF, up_PF = (torch._grouped_mm(z_PL, w.transpose(1, 2), offs=pairs.ends_E) for w in (w1, w3))
+    hidden_PF = _activate(gate_PF, up_PF, weights.flatten().index_select(0, pairs.order_P), caps)
+    out_PL = torch._grouped_mm(hidden_PF, w2.transpose(1, 2), offs=pairs.ends_E)
     return _sum_pairs(out_PL, pairs, expert_ids.shape[1]).to(z.dtype)
 
 
@@ -69,6 +68,17 @@ def grouped_experts_backward(
     dw1, dw3, dw2 = (dw.masked_fill_(is_idle_E11, 0.0) for dw in (dw1, dw3, dw2))
     dweights = torch.empty_like(dweights_P).index_copy_(0, pairs.order_P, dweights_P).view(expert_ids.shape)
     return _sum_pairs(dz_PL, pairs, expert_ids.shape[1]).to(z.dtype), dweights.to(weights.dtype), dw1, dw3, dw2
+
+
+def _activate(gate_PF: Tensor, up_PF: Tensor, weights_P: Tensor, caps: Caps | None) -> Tensor:
+    """Weighted hidden activations, rounded once."""
+    if gate_PF.is_cuda:
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.situ.triton_gated import triton_gated
+
+        return triton_gated(gate_PF, up_PF, caps, weights_P.float())
+    hidden_PF = gated_forward(gate_PF.float(), up_PF.float(), caps)
+    return hidden_PF.mul_(weights_P.unsqueeze(1)).to(gate_PF.dtype)
 
 
 def _sort(expert_ids: Tensor, num_experts: int) -> _Pairs:

@@ -53,13 +53,24 @@ def route(
     if replay_ids is not None and replay_ids.shape != (num_tokens, top_k):
         raise ValueError(f"replay_ids must be [{num_tokens}, {top_k}], got {tuple(replay_ids.shape)}")
     dtype = torch.promote_types(scores_logits.dtype, torch.float32)
+    if scores_logits.is_cuda and dtype is torch.float32:
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.moe.triton_route import triton_route
+
+        with torch.no_grad():
+            scores_TE, ids_Tk, weights_Tk, cutoff_T = triton_route(
+                scores_logits, bias, top_k=top_k, renormalize=renormalize, scaling=scaling, replay_ids=replay_ids
+            )
+        if torch.is_grad_enabled():
+            weights_Tk = RouteWeights.apply(scores_logits, scores_TE, ids_Tk, renormalize, scaling, weights_Tk)
+        return Routes(scores_TE, ids_Tk, weights_Tk, cutoff_T)
     with torch.no_grad():
         scores_TE = sigmoid(scores_logits.to(dtype))
         best_Tk1, best_ids_Tk1 = torch.topk(scores_TE + bias.to(dtype), top_k + 1, dim=1)
         ids_Tk = best_ids_Tk1[:, :top_k].contiguous() if replay_ids is None else replay_ids
         cutoff_T = best_Tk1[:, top_k].contiguous()
     if torch.is_grad_enabled():
-        weights_Tk = RouteWeights.apply(scores_logits, scores_TE, ids_Tk, renormalize, scaling)
+        weights_Tk = RouteWeights.apply(scores_logits, scores_TE, ids_Tk, renormalize, scaling, None)
     else:
         _, _, weights_Tk = weigh(scores_TE, ids_Tk, renormalize, scaling)
     return Routes(scores_TE, ids_Tk, weights_Tk, cutoff_T)

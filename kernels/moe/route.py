@@ -23,9 +23,18 @@ class RouteWeights(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits_TE: Tensor, scores_TE: Tensor, ids_Tk: Tensor, renormalize: bool, scaling: float
+        ctx: Any,
+        logits_TE: Tensor,
+        scores_TE: Tensor,
+        ids_Tk: Tensor,
+        renormalize: bool,
+        scaling: float,
+        known_Tk: Tensor | None,
     ) -> Tensor:
         chosen_Tk, total_T1, weights_Tk = weigh(scores_TE, ids_Tk, renormalize, scaling)
+        if known_Tk is not None:
+            # to rounding the same; the bits must be those of a run without gradients
+            weights_Tk = known_Tk.clone()
         ctx.save_for_backward(chosen_Tk, ids_Tk, total_T1, weights_Tk if renormalize else None)
         ctx.scaling, ctx.logits_shape, ctx.logits_dtype = scaling, logits_TE.shape, logits_TE.dtype
         return weights_Tk
@@ -40,4 +49,4 @@ class RouteWeights(torch.autograd.Function):
             dchosen_Tk = dchosen_Tk.sub_(shared_T1).div_(total_T1)
         dlogits_Tk = dchosen_Tk * chosen_Tk * (1.0 - chosen_Tk)
         dlogits_TE = dlogits_Tk.new_zeros(ctx.logits_shape).scatter_add_(1, ids_Tk, dlogits_Tk)
-        return dlogits_TE.to(ctx.logits_dtype), None, None, None, None
+        return dlogits_TE.to(ctx.logits_dtype), None, None, None, None, None

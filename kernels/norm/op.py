@@ -94,6 +94,11 @@ class _GatedHeadNorm(torch.autograd.Function):
 
 # the arithmetic stands apart from autograd, whose bookkeeping costs more than itself on a decoding step's few rows
 def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    if x.is_cuda and x.dtype is weight_D.dtype is torch.bfloat16:
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.norm.triton_norm import triton_rms_norm
+
+        return triton_rms_norm(x, weight_D, eps)
     rate = inverse_rms(x, eps)
     return (x * rate).to(x.dtype) * weight_D, rate
 

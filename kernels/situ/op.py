@@ -10,6 +10,8 @@ from segue.kernels.situ.pointwise import Caps, gated_backward, gated_forward
 
 BLOCK_NUMEL = 1 << 18
 """Elements computed together: bounds the temporaries; blocks that fit a cache lose more to calls."""
+BLOCK_NUMEL_GPU = 1 << 26
+"""On a GPU, where calls cost more and there is more memory."""
 
 
 class _GatedActivation(torch.autograd.Function):
@@ -36,6 +38,11 @@ class _GatedActivation(torch.autograd.Function):
 
 # the arithmetic stands apart from autograd, whose bookkeeping costs much on a decoding step's few rows
 def _gated(gate: Tensor, up: Tensor, caps: Caps | None) -> Tensor:
+    if gate.is_cuda and gate.dtype is torch.bfloat16:
+        # triton is not installed where there is no GPU that it serves
+        from segue.kernels.situ.triton_gated import triton_gated
+
+        return triton_gated(gate, up, caps)
     dtype = torch.promote_types(gate.dtype, torch.float32)
     if gate.numel() <= BLOCK_NUMEL:
         return gated_forward(gate.to(dtype), up.to(dtype), caps).to(gate.dtype)
@@ -57,7 +64,7 @@ def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same rows of each tensor, as views wherever the layout allows it; the freshly allocated ones always are."""
     width = tensors[0].shape[-1]
     flat = [tensor.reshape(-1, width) for tensor in tensors]
-    size = max(1, BLOCK_NUMEL // max(1, width))
+    size = max(1, (BLOCK_NUMEL_GPU if tensors[0].is_cuda else BLOCK_NUMEL) // max(1, width))
     for start in range(0, flat[0].shape[0], size):
         yield tuple(tensor[start : start + size] for tensor in flat)
 

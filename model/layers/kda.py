@@ -11,7 +11,7 @@ from segue.kernels.kda.decode import kda_decode
 from segue.kernels.kda.op import kda, kda_step
 from segue.kernels.norm.op import gated_head_norm
 from segue.kernels.short_conv.op import short_conv, short_conv_step
-from segue.model.layers.linear import Derived, JointLinear, Linear, RmsNorm, ShortConv
+from segue.model.layers.linear import Derived, JointLinear, Linear, RmsNorm, ShortConv, side_by_side
 from segue.model.state import StateStore
 
 
@@ -76,7 +76,7 @@ class KimiDeltaAttention(nn.Module):
     def _step(self, x: Tensor, store: StateStore) -> Tensor:
         """The same for one token of every sequence: recurrent form, products of `x` together."""
         q, k, v, beta_logits, decay, output_gate = self._joint_proj(x)
-        qkv, decay_logits = torch.cat([q, k, v], dim=1), self.f_b_proj(decay)
+        qkv, decay_logits = side_by_side(q, k, v), self.f_b_proj(decay)
         if not self.has_full_rank_gate:
             output_gate = self.g_b_proj(output_gate)
         step = self._step_in_place if x.is_cuda else self._step_apart

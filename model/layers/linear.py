@@ -84,9 +84,11 @@ def _has_form_of(tensor: Tensor, other: Tensor) -> bool:
 
 
 class JointLinear:
-    """Maps of the same input, for decoding: small ones as one product with a joint copy of their matrices.
+    """Maps of the same input, for decoding, as one product where that is cheaper.
 
-    Not below float32, where a map may ask for wider products than its weights.
+    Small ones in at least float32 with a joint copy of their matrices; those of any size and type once `join_weights`
+    has laid the matrices side by side. Maps that are no `Linear` may ask for wider products than their weights': below
+    float32 they stay apart.
     """
 
     def __init__(self, *maps: Weighted) -> None:
@@ -94,12 +96,55 @@ class JointLinear:
         self._sizes = [part.weight.shape[0] for part in maps]
         self._is_small = sum(part.weight.numel() for part in maps) <= JOINT_MAX_NUMEL
         self.derived = Derived(_stack_rows, *maps)
+        self._linears = [part for part in maps if isinstance(part, Linear)]
+        self._matrix: Tensor | None = None
+
+    def join(self, joined: set[nn.Parameter]) -> None:
+        """Lay the `Linear`s' matrices side by side: their parameters become views of one tensor.
+
+        Args:
+            joined: parameters that are such views already; nothing is done where one is among them. It grows.
+        """
+        weights = [part.weight for part in self._linears]
+        if not joined.isdisjoint(weights):
+            return
+        joined.update(weights)
+        self._matrix = torch.cat([weight.detach() for weight in weights])
+        for weight, rows in zip(weights, self._matrix.split([len(weight) for weight in weights]), strict=True):
+            weight.data = rows
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """[T, num_inputs] to the products in order, side by side in one tensor where joint."""
+        if self._matrix is not None:
+            sizes = [len(part.weight) for part in self._linears]
+            products = iter(F.linear(x, self._matrix).split(sizes, dim=-1))
+            return tuple(next(products) if isinstance(part, Linear) else part(x) for part in self._maps)
         if self._is_small and x.dtype.itemsize >= torch.float32.itemsize:
             return F.linear(x, self.derived()).split(self._sizes, dim=-1)
         return tuple(part(x) for part in self._maps)
+
+
+def join_weights(model: nn.Module) -> None:
+    """Let maps of one input multiply as one when decoding, without a copy of their matrices.
+
+    For a model that nobody trains, since its parameters move; values, names and changes in place stay what they were.
+    """
+    joined: set[nn.Parameter] = set()
+    # a module comes before its parts, whose matrices it may multiply with others
+    for module in model.modules():
+        for part in vars(module).values():
+            if isinstance(part, JointLinear):
+                part.join(joined)
+
+
+def side_by_side(*parts: Tensor) -> Tensor:
+    """Tensors [T, n] as one [T, sum of n]: a view where they lie so already, as a joint product leaves them."""
+    first, place = parts[0], parts[0].data_ptr()
+    for part in parts:
+        if part.data_ptr() != place or part.stride() != first.stride() or first.stride(1) != 1:
+            return torch.cat(parts, dim=1)
+        place += part.shape[1] * part.element_size()
+    return first.as_strided((len(first), sum(part.shape[1] for part in parts)), first.stride())
 
 
 def _stack_rows(*weights: Tensor) -> Tensor:

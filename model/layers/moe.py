@@ -4,10 +4,10 @@ Legend: T tokens, D model width, L latent width, E experts, F hidden width of an
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.conf.model_config import HiddenAct, ModelConfig
+from segue.kernels.common.wide_linear import wide_linear
 from segue.kernels.moe.op import experts, route
 from segue.model.layers.linear import JointLinear, Linear, RmsNorm
 from segue.model.layers.mlp import GatedMlp
@@ -27,9 +27,8 @@ class Gate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, D] to logits [T, E], at least float32 whatever surrounds it."""
-        wide = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            return F.linear(x.to(wide), self.weight.to(wide))
+            return wide_linear(x, self.weight)
 
 
 class RoutedExperts(nn.Module):

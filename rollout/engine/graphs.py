@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segue.model.inputs import PackedInputs
-from segue.model.layers.linear import refresh_derived
+from segue.model.layers.linear import join_weights, refresh_derived
 from segue.model.network import SegueModel
 from segue.model.pool import PooledState, StatePool, StepStates, StepTensors
 from segue.model.routing import Routing
@@ -70,7 +70,8 @@ class DecodeSteps:
     it runs launch by launch and is counted in `EngineStats.num_eager_steps`.
 
     Args:
-        model: in bf16 it is captured; weights may be changed in place, with `refresh` afterwards.
+        model: in bf16 it is captured; its weights are laid side by side (`join_weights`) and may be changed in place,
+            with `refresh` afterwards.
         pool: its states, on the model's device.
         num_recorded: M; 0 brings no experts back.
         stats: counted into.
@@ -85,6 +86,7 @@ class DecodeSteps:
     ) -> None:
         self._model, self._pool, self._stats = model, pool, stats
         self._num_recorded = num_recorded
+        join_weights(model)
         self._is_gpu = pool.device.type == "cuda"
         self._can_capture = uses_graphs and self._is_gpu and model.lm_head.weight.dtype is torch.bfloat16
         self._sizes: dict[tuple[int, int], _Size] = {}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from segue.model.layers.linear import Derived, JointLinear, Linear
+from segue.model.layers.linear import Derived, JointLinear, Linear, join_weights, side_by_side
 from segue.model.weights import copy_weights, pack_weights
 
 
@@ -54,3 +54,22 @@ def test_what_is_derived_anew_lies_where_it_lay() -> None:
         linear.weight.fill_(4.0)
         assert kept().data_ptr() == place
         assert kept().unique().tolist() == [8.0]
+
+
+def test_joined_weights_multiply_as_one_and_keep_names_values_and_changes() -> None:
+    linears = make_linears(torch.bfloat16)
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(1)).bfloat16()
+    model = torch.nn.Module()
+    model.parts = torch.nn.ModuleList(linears)
+    model._joint = JointLinear(*linears)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    join_weights(model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with torch.inference_mode():
+        linears[1].weight.fill_(2.0)
+        first, second, third = model._joint(x)
+        assert torch.allclose(second, x.sum(1, keepdim=True) * 2.0, rtol=2e-2, atol=1e-2)
+        assert side_by_side(first, second, third).data_ptr() == first.data_ptr()
+        joint = torch.cat([first, second, third], dim=1)
+        assert torch.equal(side_by_side(first, second, third), joint)
+        assert torch.equal(side_by_side(first, third), torch.cat([first, third], dim=1))
