@@ -8,7 +8,7 @@ Legend: T tokens, N trajectories or sequences, J labels, L layers with routed ex
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -36,6 +36,13 @@ class MicroStepInputs:
     """[J] int64: the labels' numbers in the batch."""
     replay_ids: Tensor
     """[T, L, k] int64: experts to take; no rows where the router chooses."""
+
+    def on(self, device: torch.device) -> "MicroStepInputs":
+        """The same with all that the model computes with on a device; borders and numbers stay on the CPU."""
+        if device.type == "cpu":
+            return self
+        names = ("token_ids", "label_positions", "label_ids", "temperature", "replay_ids")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

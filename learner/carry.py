@@ -46,10 +46,20 @@ class CarriedStates:
 
     def flat(self, segments: Sequence[Segment], per_sequence: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Flat state before these segments: its per-sequence tensors as given, and the rows of earlier segments."""
-        starts = torch.tensor([segment.start for segment in segments] or [0], device=self._layout.device)
+        # on the CPU, where operators read them without waiting for a GPU
+        starts = torch.tensor([segment.start for segment in segments] or [0])
         borders = torch.cat([starts.new_zeros(1), starts.cumsum(0)])
         spans = [self._rows_before(segment) for segment in segments] or [slice(0)]
         return (starts, borders, *per_sequence, *(_take(rows, spans) for rows in self._rows))
+
+    def leaves(self, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """A flat state whose tensors take gradients; rows in at least float32, so that their gradients come unrounded.
+
+        Also where no sequence has a past: ZeRO-3 wants the same backward hooks to fire on every rank.
+        """
+        per_sequence, per_token = self._split(state)
+        wide = (rows.to(torch.promote_types(rows.dtype, torch.float32)) for rows in per_token)
+        return (*state[:2], *(tensor.detach().requires_grad_() for tensor in (*per_sequence, *wide)))
 
     def store(self, segments: Sequence[Segment], state: Sequence[Tensor]) -> None:
         """Take the flat state that a forward returned: the trajectories now stand after these segments."""

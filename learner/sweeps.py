@@ -61,7 +61,7 @@ class StepTokens:
     """
 
     logprob: Tensor
-    """[J] nats, at least float32, by label number; 0 for labels of other ranks."""
+    """[J] nats, at least float32, on the CPU, by label number; 0 for labels of other ranks."""
     entropy: Tensor
     """[J] nats, likewise."""
     route_histogram: Tensor
@@ -180,7 +180,7 @@ class _Sweeper:
 
     def sweep(self, step: MicroStep) -> None:
         """First run of swept segments."""
-        inputs = self.batch.inputs(step)
+        inputs = self.batch.inputs(step).on(self.backend.layout.device)
         boundary = self.states.gather(step.segments)
         with torch.no_grad():
             outputs = self._forward(inputs, self.states.flat(step.segments, boundary), self._counts(step))
@@ -192,7 +192,7 @@ class _Sweeper:
 
     def finish(self, step: MicroStep, *, is_last: bool) -> None:
         """Only run of last segments, with the loss of their trajectories."""
-        inputs = self.batch.inputs(step)
+        inputs = self.batch.inputs(step).on(self.backend.layout.device)
         state = self._differentiable(step, self.states.gather(step.segments))
         outputs = self._forward(inputs, state, self._counts(step))
         self._record(step, inputs, outputs)
@@ -201,13 +201,13 @@ class _Sweeper:
 
     def rebuild(self, step: MicroStep, *, is_last: bool) -> None:
         """Second run of swept segments."""
-        inputs = self.batch.inputs(step)
+        inputs = self.batch.inputs(step).on(self.backend.layout.device)
         if not self.is_exact:
             inputs = replace(inputs, replay_ids=self.first_routes.pop().long())
         state = self._differentiable(step, self.boundaries.pop())
         outputs = self._forward(inputs, state, False)
         if not step.is_dummy:
-            difference = (outputs.logprob.detach() - self.tokens.logprob[inputs.label_numbers]).abs()
+            difference = (outputs.logprob.detach().cpu() - self.tokens.logprob[inputs.label_numbers]).abs()
             # what was seen before joins the maximum, through which NaN passes, unlike through Python's
             self.gauge = float(torch.cat([difference, difference.new_tensor([self.gauge or 0.0])]).max())
         arrived = self.states.arrived(step.segments, outputs.state)
@@ -246,26 +246,22 @@ class _Sweeper:
         return unpack_outputs(outputs)
 
     def _differentiable(self, step: MicroStep, per_sequence: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Flat state before the micro-step, whose tensors take gradients.
-
-        Also where no sequence has a past: ZeRO-3 wants the same backward hooks to fire on every rank.
-        """
-        state = self.states.flat(step.segments, per_sequence)
-        return tuple(tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor for tensor in state)
+        """Flat state before the micro-step, whose tensors take gradients."""
+        return self.states.leaves(self.states.flat(step.segments, per_sequence))
 
     def _record(self, step: MicroStep, inputs: MicroStepInputs, outputs: SegmentOutputs) -> None:
         """Keep what the first run of a segment yields."""
         histogram, expert_ids = outputs.route_histogram, outputs.expert_ids
         if self._tokens is None:
             self._tokens = StepTokens(
-                logprob=outputs.logprob.new_zeros(self.batch.num_labels),
-                entropy=outputs.entropy.new_zeros(self.batch.num_labels),
+                logprob=torch.zeros(self.batch.num_labels, dtype=outputs.logprob.dtype),
+                entropy=torch.zeros(self.batch.num_labels, dtype=outputs.entropy.dtype),
                 route_histogram=histogram.new_zeros(histogram.shape),
                 expert_load=histogram.new_zeros(histogram.shape[:2]),
             )
         tokens = self._tokens
-        tokens.logprob[inputs.label_numbers] = outputs.logprob.detach()
-        tokens.entropy[inputs.label_numbers] = outputs.entropy.detach()
+        tokens.logprob[inputs.label_numbers] = outputs.logprob.detach().cpu()
+        tokens.entropy[inputs.label_numbers] = outputs.entropy.detach().cpu()
         if self._counts(step):
             tokens.route_histogram += histogram
         if not step.is_dummy:
@@ -285,11 +281,10 @@ class _Sweeper:
         is_last: bool,
     ) -> None:
         assert self._cotangents is not None
-        of_logprob, of_entropy = (cotangent[inputs.label_numbers] for cotangent in self._cotangents)
+        device = self.backend.layout.device
+        of_logprob, of_entropy = (cotangent[inputs.label_numbers].to(device) for cotangent in self._cotangents)
         pairs = [(outputs.logprob, of_logprob), (outputs.entropy, of_entropy), *arrived]
-        scalar = sum(
-            ((output * grad).sum() for output, grad in pairs), torch.zeros((), device=self.backend.layout.device)
-        )
+        scalar = sum(((output * grad).sum() for output, grad in pairs), torch.zeros((), device=device))
         is_finite &= self.backend.backward(scalar, is_last=is_last) < _LARGEST_GRADIENT_NORM
         self.states.hand_back(step.segments, state)
         if not is_finite and self.failure is None:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 TILE_BYTES = 1 << 20
 """Upper size of one logits tile; a few such tiles are alive at once."""
+TILE_BYTES_GPU = 1 << 28
+"""On a GPU, where calls cost more and there is more memory."""
 LOG2_E = math.log2(math.e)
 
 
@@ -69,7 +71,8 @@ class _TokenLogprob(torch.autograd.Function):
 
 
 def _tiles(num_tokens: int, weight_YD: Tensor) -> Iterator[slice]:
-    size = max(1, TILE_BYTES // (weight_YD.shape[0] * weight_YD.element_size()))
+    tile_bytes = TILE_BYTES_GPU if weight_YD.is_cuda else TILE_BYTES
+    size = max(1, tile_bytes // (weight_YD.shape[0] * weight_YD.element_size()))
     return (slice(start, start + size) for start in range(0, num_tokens, size))
 
 

@@ -13,6 +13,8 @@ from segue.kernels.short_conv.layout import ConvLayout, conv_layout
 
 BLOCK_NUMBERS = 2**15
 """Numbers of a block of tokens: with its windows it fits a CPU core's second-level cache."""
+BLOCK_NUMBERS_GPU = 2**27
+"""On a GPU, where blocks only bound the temporaries."""
 
 
 def short_conv(x_TC: Tensor, weight_CW: Tensor, state_NWC: Tensor, offsets_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +135,7 @@ def _convolve_backward(d_z: Tensor, x_TC: Tensor, taps_WC: Tensor) -> Tensor:
 def _windowed_sum(d_z: Tensor, x_TC: Tensor, num_taps: int) -> Tensor:
     """Gradient of the taps [W, C]: sum over tokens of d_z times the input that each tap saw, by blocks of tokens."""
     sums_WC = d_z.new_zeros(num_taps, d_z.shape[1])
-    block = max(1, BLOCK_NUMBERS // d_z.shape[1])
+    block = max(1, (BLOCK_NUMBERS_GPU if d_z.is_cuda else BLOCK_NUMBERS) // d_z.shape[1])
     windows_TWC = x_TC.unfold(0, num_taps, 1).mT
     for d_T1C, window_TWC in zip(d_z[:, None].split(block), windows_TWC.split(block), strict=True):
         sums_WC += (d_T1C * window_TWC).sum(0)
