@@ -164,12 +164,13 @@ class Fleet:
         owner = self._owners.pop(reference)
         try:
             return Answer(reference=reference, value=ray.get(reference, timeout=_STOP_S))
-        except (RayActorError, ObjectLostError) as error:
-            self.check_alive()
-            return _failed(reference, ActorLost(f"{owner} died: {_last_line(error)}"), error)
+        # first: it is also of its cause's class, and an actor that found another one lost is none that is
         except RayTaskError as error:
             cause = error.cause if error.cause is not None else error
             return _failed(reference, RunError(f"{owner} failed: {type(cause).__name__}: {cause}"), cause)
+        except (RayActorError, ObjectLostError) as error:
+            self.check_alive()
+            return _failed(reference, ActorLost(f"{owner} died: {_last_line(error)}"), error)
         except GetTimeoutError as error:
             self.check_alive()
             return _failed(reference, ActorLost(f"{owner} answered, but its answer did not arrive"), error)

@@ -18,8 +18,10 @@ from segue.actors.errors import ActorLost, Interrupted, RunError
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.supervise import Answer, Fleet, Member, actor_options
+from segue.actors.weight_channel import WeightTicket, is_gone
 from segue.conf.environment import apply_driver_environment
 from segue.conf.schema import ClusterConfig, SegueConfig
+from segue.rollout.trajectory import PolicyVersion
 
 
 class Once:
@@ -65,6 +67,12 @@ class Sleeper:
 
     def die(self) -> None:
         os._exit(3)
+
+    def publish(self) -> WeightTicket:
+        return WeightTicket(version=PolicyVersion(0, 4), size_bytes=1, reference=ray.put(bytes(10**6)))
+
+    def set_weights(self, ticket: WeightTicket) -> None:
+        ray.get(ticket.reference)
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +204,18 @@ def test_an_actor_that_is_killed_answers_with_a_loss(cluster: None, tmp_path: Pa
     while not answers:
         answers = fleet.look([reference])
     assert isinstance(answers[0].error, ActorLost)
+
+
+def test_an_actor_that_finds_the_weights_gone_with_their_publisher_is_not_lost_itself(
+    cluster: None, tmp_path: Path
+) -> None:
+    fleet, reader, _ = make_fleet(tmp_path)
+    publisher = fleet.spawn_learner(1)
+    ticket = fleet.ask(publisher, "publish").or_raise()
+    fleet.kill(publisher)
+    error = fleet.ask(reader, "set_weights", ticket).error
+    assert error is not None and not isinstance(error, ActorLost) and is_gone(error)
+    assert fleet.ask(reader, "answer", 1).value == 1
 
 
 def test_the_users_wish_to_end_breaks_only_waits_that_may_be_broken(cluster: None, tmp_path: Path) -> None:
