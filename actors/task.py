@@ -66,9 +66,9 @@ class TaskStream:
         is_task = kind == self._kind.value and number.isdecimal() and number.isascii()
         return int(number) if is_task and task_id == _task_id(self._kind, int(number)) else None
 
-    def __contains__(self, task_id: str) -> bool:
+    def __contains__(self, task_id: object) -> bool:
         """Whether the group of a task is still to come."""
-        number = self.number_of(task_id)
+        number = self.number_of(task_id) if isinstance(task_id, str) else None
         return number is not None and (number in self._outstanding or is_open(self.state(), number))
 
     def draw(self) -> Task:
