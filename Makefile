@@ -27,7 +27,7 @@ train: setup
 	$(VENV)/bin/segue train
 
 test: setup lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m "not system"
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m "not system" --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-system: setup system-packages
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m system

@@ -30,6 +30,8 @@ SCRIPT = Path(__file__).with_name("deepspeed_rank.py")
 # five segments of 64, one trajectory of a single token; on two ranks, the second runs out of segments and idles
 LENGTHS = [257, 64, 65, 1, 130]
 STAGES, RANKS = (1, 2, 3), (1, 2)
+# entries of a tensor below which the error of one bf16 run is luck
+_FEW = 8
 SGD_LR, ADAMW_LR, CLIP = 3e-4, 3e-3, 50.0
 # layer 0 begins the first block, where there is nothing to mix yet
 UNUSED = ("model.layers.0.self_attention_res_norm.weight", "model.layers.0.self_attention_res_proj.weight")
@@ -225,8 +227,12 @@ def test_bf16_keeps_wide_parameters_wide_and_errs_like_plain_bf16(results, refer
         assert tensor.dtype == (torch.float32 if key.endswith(wide) else torch.bfloat16), key
     truth, own, _ = rounded_gradients(SHORT, references["sgd"].routes["0"])
     errors = rms_errors(read(results, name, 0, "gradient"), truth)
-    for key, error in rms_errors(own, truth).items():
-        assert errors[key] <= 2 * error, key
+    plain = rms_errors(own, truth)
+    typical = sum(plain.values()) / len(plain)
+    for key, error in plain.items():
+        # a gradient of two entries may be right by luck: plain bf16 is then no measure of itself
+        bound = max(error, typical) if truth[key].numel() < _FEW else error
+        assert errors[key] <= 2 * bound, key
 
 
 def test_128_segments_in_bf16_err_at_most_twice_as_much_as_one(results, long_gradients):
