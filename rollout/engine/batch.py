@@ -167,7 +167,7 @@ class DecodeBatch:
 
     def record(
         self,
-        ids_N: NDArray[np.int64],
+        ids_N: NDArray[Any],
         logprobs_N: NDArray[Any],
         expert_ids_NMk: NDArray[Any],
         version: PolicyVersion,
