@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ class RolloutActor:
         torch.set_num_threads(config.cluster.threads)
         self._chat = Chat(load_tokenizer(config.tokenizer))
         model = _empty_model(config) if exported_model is None else import_checkpoint(exported_model)[1]
+        model.to(rollout_device(config.cluster.rollout_resources))
         self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
         self._environments = EnvClient(config.env, config.env.workers)
         await self._environments.start()
@@ -225,6 +226,15 @@ def collect_group(name: str, trajectories: Sequence[Trajectory], *, made_by: str
         last_version=versions[-1],
         made_by=made_by,
     )
+
+
+def rollout_device(resources: Mapping[str, Any]) -> torch.device:
+    """Where an engine computes: on the GPU that Ray gave its actor, or with a share of one; else on the CPU.
+
+    Args:
+        resources: `cluster.rollout_resources`.
+    """
+    return torch.device("cuda" if resources.get("GPU", 0) > 0 else "cpu")
 
 
 def _empty_model(config: SegueConfig) -> SegueModel:

@@ -91,6 +91,10 @@ class DecodeSteps:
         self._can_capture = uses_graphs and self._is_gpu and model.lm_head.weight.dtype is torch.bfloat16
         self._sizes: dict[tuple[int, int], _Size] = {}
         self._memory: Any = None
+        # of the step before: whose rows, how many tokens each has consumed, and in what size
+        self._view: PooledState | None = None
+        self._consumed = np.zeros(0, np.int64)
+        self._size: _Size | None = None
 
     def refresh(self) -> None:
         """Take up weights that were changed in place."""
@@ -114,6 +118,7 @@ class DecodeSteps:
             results = self._step(size, batch if batch.is_truncated else None)
         for slot in slots:
             slot.num_tokens += 1
+        self._consumed += 1
         size.results_host.copy_(results, non_blocking=True)
         if self._is_gpu:
             torch.cuda.current_stream().synchronize()
@@ -125,9 +130,16 @@ class DecodeSteps:
         """Bring the numbers of the batch to a size that holds it."""
         pool, view = self._pool, batch.view
         n, page_size = len(view.slots), pool.page_size
-        num_taken = pool.reserve(view.slots, [1] * n)
-        num_pages = max(len(slot.pages) for slot in view.slots)
-        size = self._size_of(_round_rows(n), _round_pages(num_pages))
+        size, num_taken = self._size, 0
+        if self._view is not view:
+            self._consumed = np.fromiter((slot.num_tokens for slot in view.slots), np.int64, n)
+            size = None
+        consumed = self._consumed
+        # pages are looked at where one may be needed only: Python over all rows would cost as much as the step
+        if size is None or not (consumed % page_size).all():
+            num_taken = pool.reserve(view.slots, [1] * n)
+            size = self._size_of(_round_rows(n), _round_pages(max(len(slot.pages) for slot in view.slots)))
+        self._view, self._size = view, size
         numbers, table = size.numbers_host.numpy(), size.page_table_host.numpy()
         if size.view is not view:
             numbers[_SLOT] = pool.num_slots
@@ -145,7 +157,6 @@ class DecodeSteps:
             table[:n, : known.shape[1]] = known
             size.page_table.copy_(size.page_table_host, non_blocking=True)
         size.view = view
-        consumed = np.fromiter((slot.num_tokens for slot in view.slots), np.int64, n)
         numbers[_TOKEN, :n] = batch.next_tokens
         numbers[_PLACE, :n] = table[np.arange(n), consumed // page_size] * page_size + consumed % page_size
         numbers[_LENGTH, :n] = consumed + 1

@@ -280,7 +280,8 @@ class NativeEngine:
         batch = self._batch
         with self.stats.decode.measure(len(batch)), torch.inference_mode():
             if self._steps is not None:
-                return batch.record(*self._steps.run(batch), self.version)
+                step = self._steps.run(batch)
+                return batch.record(step.token_ids, step.logprobs, step.expert_ids, self.version)
             hidden, expert_ids = self._forward(batch.inputs(), batch.view)
             ids, logprobs = batch.sample(hidden, self._model.lm_head.weight)
             return batch.record(ids.numpy(), logprobs.numpy(), expert_ids.numpy(), self.version)

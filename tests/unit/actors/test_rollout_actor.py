@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from actor_cases import make_trajectory
 
 from segue.actors.group_record import GroupRecord
-from segue.actors.rollout_actor import RolloutActor, collect_group
+from segue.actors.rollout_actor import RolloutActor, collect_group, rollout_device
 from segue.actors.task import Task, member_seed
 from segue.conf.schema import EnvConfig, PretrainConfig, RolloutConfig, SegueConfig, TrainConfig
 from segue.envs.client import EnvClient
@@ -146,3 +147,8 @@ def test_a_killed_actors_task_goes_on_from_its_journals_which_end_with_its_group
     start = saved.turns[0].start
     assert np.array_equal(new.token_ids[:start], saved.token_ids[:start]) and len(new.turns) == 1
     assert not journal.has_begun and neighbour.has_begun
+
+
+@pytest.mark.parametrize(("resources", "device"), [({}, "cpu"), ({"rollout": 1}, "cpu"), ({"GPU": 0.5}, "cuda")])
+def test_an_engine_computes_where_ray_gave_its_actor_a_gpu(resources, device):
+    assert rollout_device(resources).type == device
