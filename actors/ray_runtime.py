@@ -4,6 +4,7 @@ import os
 import threading
 from typing import Any
 
+import psutil
 import ray
 
 from segue.actors.errors import RunError
@@ -15,6 +16,8 @@ from segue.conf.schema import ClusterConfig
 
 # for Ray to say which nodes are alive
 _ANSWER_S = 15.0
+# the cluster's directory, and the node's own server
+_SERVERS = ("gcs_server", "raylet")
 
 
 def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int) -> str | None:
@@ -33,6 +36,19 @@ def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int) -> str
     except Exception as error:
         raise RunError(_explain_no_ray(cluster, error)) from error
     return _describe_dashboard(context.dashboard_url, cluster)
+
+
+def own_servers() -> list[psutil.Process]:
+    """Ray's servers that this process has started and that live; none where it joined a cluster."""
+    return [child for child in psutil.Process().children() if child.name() in _SERVERS and not has_died(child)]
+
+
+def has_died(server: psutil.Process) -> bool:
+    """Whether a server of `own_servers` is gone: seen at once, while Ray itself takes up to a minute to notice."""
+    try:
+        return not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def is_ray_alive() -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
@@ -18,7 +18,7 @@ from segue.actors.errors import ActorLost, Interrupted, RayLost, RunError
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_actor import LearnerActor
 from segue.actors.loopback import collectives_environment
-from segue.actors.ray_runtime import is_ray_alive, start_ray
+from segue.actors.ray_runtime import has_died, is_ray_alive, own_servers, start_ray
 from segue.actors.rollout_actor import RolloutActor
 from segue.conf.environment import actor_environment
 from segue.conf.schema import ClusterConfig, SegueConfig
@@ -64,6 +64,7 @@ class Fleet:
         self._interrupt = interrupt
         self._owners: dict[Any, str] = {}
         self._members: list[Member] = []
+        self._servers: list[Any] = []
         self._is_ray_lost = False
         self.dashboard: str | None = None
         """Where the dashboard is and who may read it, in words."""
@@ -81,6 +82,7 @@ class Fleet:
         namespace = f"segue-{self._run_folder.name}-{os.getpid()}"
         num_actors = cluster.rollout_actors + cluster.learner_ranks
         self.dashboard = start_ray(cluster, namespace=namespace, num_actors=num_actors)
+        self._servers = own_servers()
         # Ray takes SIGTERM for itself
         self._interrupt.install()
 
@@ -115,6 +117,8 @@ class Fleet:
         """
         if is_interruptible and self._interrupt.is_set:
             raise Interrupted
+        if any(map(has_died, self._servers)):
+            self._lose_ray()
         waiting = list(references)
         # the first answer ends the wait; what else is there comes with it
         ray.wait(waiting, num_returns=1, timeout=POLL_S)
@@ -136,9 +140,8 @@ class Fleet:
         Raises:
             RayLost: Ray is gone.
         """
-        self._is_ray_lost = not is_ray_alive()
-        if self._is_ray_lost:
-            raise RayLost("Ray on this machine died, or gives no answer, and the run's processes with it")
+        if any(map(has_died, self._servers)) or not is_ray_alive():
+            self._lose_ray()
 
     def stop(self) -> None:
         """End every actor and, if it was started here, Ray."""
@@ -147,6 +150,10 @@ class Fleet:
         self._members, self._owners = [], {}
         ray.shutdown()
         os.chdir(self._launch_folder)
+
+    def _lose_ray(self) -> NoReturn:
+        self._is_ray_lost = True
+        raise RayLost("Ray on this machine died, or gives no answer, and the run's processes with it")
 
     def _say_goodbye(self) -> None:
         goodbyes = [member.handle.stop.remote() for member in self._members if hasattr(member.handle, "stop")]
