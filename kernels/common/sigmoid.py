@@ -23,6 +23,19 @@ def silu(x: Tensor) -> Tensor:
     return _Silu.apply(x) if torch.is_grad_enabled() else _silu(x)
 
 
+def sigmoid_(x: Tensor) -> Tensor:
+    """`sigmoid` in place; no gradient."""
+    return x.sigmoid_() if x.is_cuda else _divisor(x, out=x).reciprocal_()
+
+
+def silu_into(x: Tensor, out: Tensor) -> None:
+    """`silu`, written to `out`, another tensor of the shape and dtype of `x`; no gradient."""
+    if x.is_cuda:
+        torch.ops.aten.silu.out(x, out=out)
+    else:
+        torch.div(x, _divisor(x, out=out), out=out)
+
+
 class _Sigmoid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -56,5 +69,5 @@ def _silu(x: Tensor) -> Tensor:
     return torch.nn.functional.silu(x) if x.is_cuda else x / _divisor(x)
 
 
-def _divisor(x: Tensor) -> Tensor:
-    return torch.neg(x).exp_().add_(constant(1.0, x.dtype, x.device))
+def _divisor(x: Tensor, out: Tensor | None = None) -> Tensor:
+    return torch.neg(x, out=out).exp_().add_(constant(1.0, x.dtype, x.device))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from segue.kernels.common.sigmoid import sigmoid
+from segue.kernels.common.sigmoid import sigmoid_
 from segue.kernels.kda.gate import L2_EPS
 from segue.kernels.kda.layout import CHUNK, ChunkLayout
 from segue.kernels.kda.scan import Scan, Tiles, scan_backward, scan_forward
@@ -58,8 +58,8 @@ class BoundedKDA(torch.autograd.Function):
         query.mul_(query_rate)
         key.mul_(key_rate)
         gate.unflatten(0, (-1, H)).add_(dt_bias.view(H, 1, -1)).mul_(A_log_H.exp()[:, None, None])
-        gate = sigmoid(gate)
-        beta = sigmoid(layout.to_tiles(beta_logits_TH[:, :, None]).to(dtype).squeeze(-1))
+        sigmoid_(gate)
+        beta = sigmoid_(layout.to_tiles(beta_logits_TH[:, :, None]).to(dtype).squeeze(-1))
         # padding neither decays nor writes
         gate.view(-1, gate.shape[-1]).index_fill_(0, layout.padding, 0)
         beta.view(-1).index_fill_(0, layout.padding, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segue.kernels.common.sigmoid import silu
+from segue.kernels.common.sigmoid import silu, silu_into
 from segue.kernels.short_conv.layout import ConvLayout, conv_layout
 
 BLOCK_NUMBERS = 2**15
@@ -66,7 +66,7 @@ class _ShortConv(torch.autograd.Function):
         taps_WC = _taps(weight_CW, x_TC)
         y_TC = x_TC.new_empty(x_TC.shape, dtype=taps_WC.dtype)
         if len(x_TC) >= len(taps_WC):
-            y_TC[len(taps_WC) - 1 :] = silu(_convolve(x_TC.to(taps_WC.dtype), taps_WC))
+            silu_into(_convolve(x_TC.to(taps_WC.dtype), taps_WC), y_TC[len(taps_WC) - 1 :])
         edge = _edge(x_TC, state_NWC, layout)
         head_MC = (edge[layout.windows] * taps_WC).sum(1)
         y_TC.index_copy_(0, layout.heads, silu(head_MC))
