@@ -279,7 +279,7 @@ class PooledStore:
             self._places = torch.tensor(places, dtype=torch.int64).to(device)
             self._lengths = torch.tensor([slot.num_tokens + 1 for slot in slots], dtype=torch.int64).to(device)
             max_pages = max((len(slot.pages) for slot in slots), default=0)
-            self._page_table = pool.page_table[[slot.index for slot in slots], :max_pages].to(device)
+            self._page_table = pool.page_table[self._index.cpu(), :max_pages].to(device)
         else:
             spans = list(zip(slots, self._num_new, strict=True))
             own = [pool.row_places(slot.pages, slot.num_tokens + new, slot.num_tokens) for slot, new in spans]
