@@ -1,5 +1,6 @@
 """Whether a run noticed what was done to it: each fault that it can notice, against what it told."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,13 @@ from soak_watch import Exit
 NOTICE_S = 180.0
 """Within so many seconds a fault is to be told: the longest deadline of the run, and a machine that others use."""
 EXIT_INTERRUPTED, EXIT_USER_ERROR, KILLED, TERMINATED = 130, 2, -9, -15
+
+# why a run may give up with a message: no room on the disk, a Ray that did not come up, loss after loss, or one before
+# there is anything to go back to
+_FAIR_ERROR = re.compile(
+    "File too large|No space left|No usable temporary directory|Ray did not start|times in a row"
+    "|died: |for the learner to start|could not begin|did not come within"
+)
 
 Line = dict[str, Any]
 
@@ -97,5 +105,10 @@ def _verdict(fault: Injected, told: Sequence[Line], ended: Sequence[int]) -> Any
 
 def judge_exits(exits: Sequence[Exit]) -> list[str]:
     """Breaches: ends of the command that are no answer to what was done to it."""
-    allowed = {EXIT_INTERRUPTED, EXIT_USER_ERROR, KILLED, TERMINATED}
-    return [f"exit: the command ended with code {end.code}: {end.reason}" for end in exits if end.code not in allowed]
+    return [f"exit: the command ended with code {end.code}: {end.reason}" for end in exits if not _is_fair(end)]
+
+
+def _is_fair(end: Exit) -> bool:
+    if end.code == EXIT_USER_ERROR:
+        return _FAIR_ERROR.search(end.reason) is not None
+    return end.code in (EXIT_INTERRUPTED, KILLED, TERMINATED)

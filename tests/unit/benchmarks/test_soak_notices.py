@@ -94,10 +94,27 @@ def test_what_need_not_be_noticed_is_not_judged() -> None:
 
 
 def test_a_traceback_or_a_crash_is_no_way_to_end() -> None:
-    codes = (0, 130, 2, -9, -15, 1, -6, -11)
+    codes = (0, 130, -9, -15, 1, -6, -11)
     assert [breach.split(":")[1] for breach in judge_exits([Exit(time=0, code=code) for code in codes])] == [
         " the command ended with code 0",
         " the command ended with code 1",
         " the command ended with code -6",
         " the command ended with code -11",
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_fair"),
+    [
+        ("segue: run must be on a disk with room, and writable, got [Errno 27] File too large", True),
+        ("segue: the learner was lost 4 times in a row, with no step in between; last: learner-0 died: …", True),
+        ("segue: Ray did not start: RuntimeError: Timed out", True),
+        # a rank that hangs is to be replaced
+        ("segue: learner-1 failed: RuntimeError: Timed out waiting 45000ms for send operation to complete", False),
+        ("segue: the controller waited 150 s for groups for step 7 (0 are ready), without an answer", False),
+        ("nothing", False),
+    ],
+)
+def test_a_run_gives_up_only_for_a_reason_that_it_cannot_mend(reason: str, is_fair: bool) -> None:
+    end = Exit(time=0, code=2, reason=reason)
+    assert judge_exits([end]) == ([] if is_fair else [f"exit: the command ended with code 2: {reason}"])
