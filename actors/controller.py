@@ -38,7 +38,7 @@ from segue.actors.batch_order import Place, next_batch
 from segue.actors.buffer import Buffer, DropReason
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore, checkpoint_fault
 from segue.actors.console import ConsoleView
-from segue.actors.errors import ActorLost, Interrupted, RunError
+from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RunError
 from segue.actors.failure_watch import FailureWatch
 from segue.actors.faults import Fault, FaultLog
 from segue.actors.group_record import GroupRecord
@@ -180,7 +180,7 @@ class Controller:
 
     def _go_back(self, loss: ActorLost) -> None:
         """Start the learner anew from the newest checkpoint; rollout goes on."""
-        self._num_losses += 1
+        self._num_losses += not isinstance(loss, NeverBegan)
         if self._num_losses > self._config.cluster.max_losses:
             raise RunError(
                 f"the learner was lost {self._num_losses} times in a row, with no new step in between; last: {loss}"

@@ -9,6 +9,10 @@ class ActorLost(RunError):
     """An actor's process is gone, or gives no answer: another can take its place."""
 
 
+class NeverBegan(ActorLost):
+    """An actor was to begin on a node that is gone, before Ray knew; nothing speaks against the actor."""
+
+
 class RayLost(RunError):
     """Ray itself is gone on this machine, and every actor with it: the run goes on with a new one."""
 

@@ -9,7 +9,9 @@ import ray
 import torch
 from torch.distributed import TCPStore
 
+from segue.actors.loopback import keep_collectives_at
 from segue.actors.recorder import Values
+from segue.actors.shared_folder import FolderMark
 from segue.actors.weight_channel import WeightTicket, put_weights
 from segue.conf.schema import SegueConfig
 from segue.rollout.stored_group import StoredGroup
@@ -32,7 +34,9 @@ class TrainRequest:
 class LearnerActor:
     """One rank; every method but `open_store` is asked of all ranks together."""
 
-    def __init__(self, config: SegueConfig, *, rank: int) -> None:
+    def __init__(self, config: SegueConfig, *, rank: int, mark: FolderMark | None) -> None:
+        """`mark` is of the run folder; None where nothing is read from it."""
+        self._mark = mark
         self._config = config
         self._rank = rank
 
@@ -55,10 +59,13 @@ class LearnerActor:
             address: of rank 0's `open_store`.
             initial_model: folder of the exported model to start from; None draws weights.
         """
+        if self._mark is not None:
+            self._mark.look()
         # DeepSpeed loads here, so that the controller, which names this class, goes without it
         from segue.learner.learner import Learner
 
         torch.set_num_threads(self._config.cluster.threads)
+        keep_collectives_at(ray.util.get_node_ip_address())
         # the store is open already: no rank starts one
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         self._learner = Learner(self._config, rank=self._rank, address=address, initial_model=initial_model)

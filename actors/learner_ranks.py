@@ -76,8 +76,9 @@ class LearnerRanks:
             raise failure
         if waiting:
             self._fleet.check_alive()
-            names = [member.name for member, r in zip(self._members, references, strict=False) if r in waiting]
+            silent = [member for member, r in zip(self._members, references, strict=False) if r in waiting]
             raise ActorLost(
-                f"the controller waited {timeout_s:.0f} s for {what}, without an answer from {', '.join(names)}"
+                f"the controller waited {timeout_s:.0f} s for {what}, without an answer from "
+                f"{', '.join(member.name for member in silent)}{self._fleet.explain_absence(silent)}"
             )
         return [values[reference] for reference in references]

@@ -1,11 +1,16 @@
 """Ray itself: started or joined for a run, asked whether it is still there."""
 
 import os
+import re
+import socket
 import threading
 from typing import Any
+from urllib.parse import urlsplit
 
+import grpc
 import psutil
 import ray
+from ray.exceptions import AuthenticationError
 
 from segue.actors.errors import RunError
 from segue.actors.loopback import ADDRESS
@@ -18,6 +23,11 @@ from segue.conf.schema import ClusterConfig
 _ANSWER_S = 15.0
 # the cluster's directory, and the node's own server
 _SERVERS = ("gcs_server", "raylet")
+# for a cluster's server to say that it is there
+_CONNECT_S = 5.0
+_ADDRESS = re.compile(r"cluster at (\S+:\d+)")
+# any call of the server that tells of the cluster
+_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 
 
 def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int) -> str | None:
@@ -30,6 +40,8 @@ def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int) -> str
     """
     if cluster.address is None:
         forget_authentication_mode()
+    else:
+        _check_address(cluster.address)
     try:
         context = ray.init(**_init_arguments(cluster, namespace, num_actors))
     # Ray's own errors have no common class
@@ -61,6 +73,71 @@ def is_ray_alive() -> bool:
     return any(node["NodeID"] == own and node["Alive"] for node in nodes)
 
 
+def explain_no_place(demand: dict[str, float]) -> str | None:
+    """Why the cluster may have no place for an actor; None where it has room.
+
+    Args:
+        demand: what the actor asks one node for, by Ray's names.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(node.get(kind, 0) >= amount for kind, amount in demand.items()) for node in nodes):
+        return f"no node of the cluster has {_listed(demand)}"
+    free = ray.available_resources()
+    lacking = {kind: amount for kind, amount in demand.items() if free.get(kind, 0) < amount}
+    return f"the cluster has no {_listed(lacking)} free; `ray status` shows more" if lacking else None
+
+
+def _listed(amounts: dict[str, float]) -> str:
+    return ", ".join(f"{kind} {amount:g}" for kind, amount in amounts.items())
+
+
+def _check_address(address: str) -> None:
+    """Hold an address against what is there, as Ray would for minutes; not `auto`, for which Ray looks itself.
+
+    Raises:
+        RunError: nothing is there, or it asks for a token and this process has none.
+    """
+    if "://" in address:
+        raise RunError(
+            f"cluster.address must be auto or host:port, got {address}; run the command on a node of the cluster"
+        )
+    place = _place(address)
+    if place is None:
+        return
+    try:
+        socket.create_connection(place, timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise RunError(
+            f"cluster.address must be that of a cluster, got {address}, where nothing is: {error}"
+        ) from error
+    if not has_token_authentication() and _asks_for_token(address):
+        raise RunError(_token_remedy(address))
+
+
+def _place(address: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(f"//{address}")
+        return None if parts.hostname is None or parts.port is None else (parts.hostname, parts.port)
+    except ValueError:
+        return None
+
+
+def _asks_for_token(address: str) -> bool:
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(_CALL)(b"", timeout=_CONNECT_S)
+        except grpc.RpcError as error:
+            return error.code() is grpc.StatusCode.UNAUTHENTICATED
+    return False
+
+
+def _token_remedy(address: str) -> str:
+    return (
+        f"the cluster at {address} asks for a token, and takes none from here; export RAY_AUTH_MODE=token, and have "
+        "its token, which `ray get-auth-token` prints on its head node, in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+    )
+
+
 def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address is not None:
@@ -83,10 +160,18 @@ def _explain_no_ray(cluster: ClusterConfig, error: Exception) -> str:
     clash = explain_version_clash(error)
     if clash is not None:
         return clash
+    joined = _ADDRESS.search(str(error))
+    if joined is not None and _asks_for_token(joined.group(1)):
+        return _token_remedy(joined.group(1))
+    if isinstance(error, AuthenticationError):
+        return _token_remedy(str(cluster.address))
     first_line = next(iter(str(error).strip().splitlines()), "no reason given")
     remedy = "free memory, disk or processes, then run the command again; Ray's own words are in its temporary folder"
     if cluster.address is not None:
-        remedy = f"is a cluster up at {cluster.address}? leave cluster.address out to start one"
+        remedy = (
+            f"is a cluster up at {cluster.address}, and this machine one of its nodes? "
+            "leave cluster.address out to start one"
+        )
     return f"Ray did not start: {type(error).__name__}: {first_line}; {remedy}"
 
 

@@ -15,6 +15,7 @@ from segue.actors.episode import Episode, summarize
 from segue.actors.group_record import GroupRecord, count_versions, make_record
 from segue.actors.rollout_stats import RolloutStats
 from segue.actors.run_folder import SESSIONS_NAME
+from segue.actors.shared_folder import FolderMark
 from segue.actors.task import Task, member_seed
 from segue.actors.weight_channel import WeightTicket, get_weights
 from segue.conf.schema import SegueConfig, Skill
@@ -58,7 +59,9 @@ class EvaluationRequest:
 class RolloutActor:
     """Plays tasks; see `controller.py` for who asks for what."""
 
-    def __init__(self, config: SegueConfig, *, name: str, run_folder: Path) -> None:
+    def __init__(self, config: SegueConfig, *, name: str, run_folder: Path, mark: FolderMark | None) -> None:
+        """`mark` is of the run folder; None where nothing is written to it."""
+        self._mark = mark
         self._config = config
         self._name = name
         self._groups_folder = run_folder / "groups"
@@ -72,6 +75,8 @@ class RolloutActor:
         Args:
             exported_model: folder of weights to play with; None waits for the learner's.
         """
+        if self._mark is not None:
+            self._mark.look()
         config = self._config
         torch.set_num_threads(config.cluster.threads)
         self._chat = Chat(load_tokenizer(config.tokenizer))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segue.actors.errors import ActorLost, RunError
+from segue.actors.errors import ActorLost, NeverBegan, RunError
 from segue.actors.faults import Fault
 from segue.actors.rollout_stats import RolloutStats
 from segue.actors.supervise import Answer, Fleet, Member
@@ -295,7 +295,8 @@ class RolloutPool:
         if seat.is_started:
             self._replace(seat, ActorLost(f"{seat.name} did not take up weights in time"))
             return
-        what = f"did not come within {self._cluster.start_timeout_s:.0f} s"
+        absence = self._fleet.explain_absence([seat.member])
+        what = f"did not come within {self._cluster.start_timeout_s:.0f} s{absence}"
         if not (seat.num_losses and any(other.is_started for other in self._seats)):
             raise RunError(f"{seat.name} {what}; cluster.start_timeout_s allows more")
         # a cluster may have no place for it until a node comes back
@@ -304,7 +305,7 @@ class RolloutPool:
 
     def _replace(self, seat: _Seat, loss: ActorLost) -> None:
         self._fleet.kill(seat.member)
-        seat.num_losses += 1
+        seat.num_losses += not isinstance(loss, NeverBegan)
         if seat.num_losses > self._cluster.max_losses:
             raise RunError(
                 f"{seat.name} was lost {seat.num_losses} times in a row, with nothing finished in between; last: {loss}"

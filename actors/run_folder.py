@@ -22,13 +22,13 @@ from typing import IO, Any
 
 from segue.actors.errors import RunError
 from segue.actors.replacement import finish_replacements
+from segue.actors.shared_folder import LOCK_NAME, mark_folder
 from segue.conf.errors import ConfigError
 from segue.conf.load import STORED_NAME, config_to_yaml
 from segue.conf.schema import SegueConfig
 
 EXPORT_NAME = "export"
 SESSIONS_NAME = "sessions"
-_LOCK_NAME = ".lock"
 
 
 class RunFolder:
@@ -61,7 +61,7 @@ class RunFolder:
             self._refuse_foreign()
             self._is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / _LOCK_NAME).open("a")
+            lock = (self.path / LOCK_NAME).open("a")
         except OSError as error:
             raise ConfigError(f"run.dir must be a folder that can be written, got {self.path}: {error}") from error
         try:
@@ -72,6 +72,10 @@ class RunFolder:
                 f"{self.path} must be free, got another process at work in it; wait for it or end it"
             ) from error
         self._lock = lock
+        try:
+            mark_folder(lock)
+        except OSError as error:
+            raise ConfigError(f"run.dir must be a folder that can be written, got {self.path}: {error}") from error
         earlier = self.read_launches()
         if earlier and earlier[0]["command"] != command:
             raise ConfigError(f"run.dir must hold a run of segue {command}, got one of segue {earlier[0]['command']}")
@@ -117,8 +121,8 @@ class RunFolder:
         """Let another process take the folder; one that was made for a run that never began goes."""
         if self._lock is None:
             return
-        if self._is_new and [path.name for path in self.path.iterdir()] == [_LOCK_NAME]:
-            (self.path / _LOCK_NAME).unlink()
+        if self._is_new and [path.name for path in self.path.iterdir()] == [LOCK_NAME]:
+            (self.path / LOCK_NAME).unlink()
             self.path.rmdir()
         self._lock.close()
         self._lock = None
@@ -168,7 +172,7 @@ class RunFolder:
         """A run deletes and replaces files: it must not do so among those of somebody else."""
         if self.config.is_file() or self.launches.is_file() or not self.path.is_dir():
             return
-        foreign = sorted({path.name for path in self.path.iterdir()} - {_LOCK_NAME, f".{STORED_NAME}.tmp"})
+        foreign = sorted({path.name for path in self.path.iterdir()} - {LOCK_NAME, f".{STORED_NAME}.tmp"})
         if foreign:
             raise ConfigError(
                 f"run.dir must be the folder of a run, an empty or a new one, got {self.path}, which holds {foreign[0]}"

@@ -7,19 +7,20 @@ What an answer or a loss means is decided above: `rollout_pool.py` replaces an a
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
-from segue.actors.errors import ActorLost, Interrupted, RayLost, RunError
+from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RayLost, RunError
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_actor import LearnerActor
-from segue.actors.loopback import collectives_environment
-from segue.actors.ray_runtime import has_died, is_ray_alive, own_servers, start_ray
+from segue.actors.ray_errors import explain_failure, explain_loss, has_never_begun, last_line, node_of
+from segue.actors.ray_runtime import explain_no_place, has_died, is_ray_alive, own_servers, start_ray
 from segue.actors.rollout_actor import RolloutActor
+from segue.actors.shared_folder import FolderMark, read_mark
 from segue.conf.environment import actor_environment
 from segue.conf.schema import ClusterConfig, SegueConfig
 
@@ -36,6 +37,8 @@ class Member:
     name: str
     handle: Any
     """Ray's handle."""
+    demand: dict[str, float] = field(default_factory=dict, compare=False)
+    """What it asks a node of the cluster for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ class Fleet:
         self._owners: dict[Any, str] = {}
         self._members: list[Member] = []
         self._servers: list[Any] = []
+        self._mark: FolderMark | None = None
         self._is_ray_lost = False
         self.dashboard: str | None = None
         """Where the dashboard is and who may read it, in words."""
@@ -83,6 +87,7 @@ class Fleet:
         num_actors = cluster.rollout_actors + cluster.learner_ranks
         self.dashboard = start_ray(cluster, namespace=namespace, num_actors=num_actors)
         self._servers = own_servers()
+        self._mark = read_mark(self._run_folder)
         # Ray takes SIGTERM for itself
         self._interrupt.install()
 
@@ -92,13 +97,15 @@ class Fleet:
         # a learner's ranks want to be near each other, rollout actors want memory
         options |= {} if self._config.cluster.address is None else {"scheduling_strategy": "SPREAD"}
         actor = ray.remote(RolloutActor).options(**options)
-        return self._join(name, actor.remote(self._config, name=name, run_folder=self._run_folder))
+        handle = actor.remote(self._config, name=name, run_folder=self._run_folder, mark=self._mark)
+        return self._join(name, handle, demand_of(options))
 
     def spawn_learner(self, rank: int) -> Member:
         """Start a rank of the learner; it is to be asked to `start`."""
         name = f"learner-{rank}"
         options = actor_options(self._config.cluster, name, self._config.cluster.learner_resources)
-        return self._join(name, ray.remote(LearnerActor).options(**options).remote(self._config, rank=rank))
+        handle = ray.remote(LearnerActor).options(**options).remote(self._config, rank=rank, mark=self._mark)
+        return self._join(name, handle, demand_of(options))
 
     def call(self, member: Member, method: str, *arguments: Any) -> Any:
         """Ask an actor for something; the answer is to be waited for."""
@@ -143,6 +150,13 @@ class Fleet:
         if any(map(has_died, self._servers)) or not is_ray_alive():
             self._lose_ray()
 
+    def explain_absence(self, members: Sequence[Member]) -> str:
+        """Why actors may not have come, to be added to who did not; empty where nothing is known."""
+        if self._config.cluster.address is None:
+            return ""
+        reasons = (explain_no_place(member.demand) for member in members)
+        return next((f"; {reason}" for reason in reasons if reason is not None), "")
+
     def stop(self) -> None:
         """End every actor and, if it was started here, Ray."""
         if not self._is_ray_lost:
@@ -162,8 +176,8 @@ class Fleet:
         for member in list(self._members):
             self.kill(member)
 
-    def _join(self, name: str, handle: Any) -> Member:
-        member = Member(name, handle)
+    def _join(self, name: str, handle: Any, demand: dict[str, float]) -> Member:
+        member = Member(name, handle, demand)
         self._members.append(member)
         return member
 
@@ -174,13 +188,25 @@ class Fleet:
         # first: it is also of its cause's class, and an actor that found another one lost is none that is
         except RayTaskError as error:
             cause = error.cause if error.cause is not None else error
-            return _failed(reference, RunError(f"{owner} failed: {type(cause).__name__}: {cause}"), cause)
+            return _failed(reference, self._failure(owner, f"{type(cause).__name__}: {cause}", error), cause)
         except (RayActorError, ObjectLostError) as error:
             self.check_alive()
-            return _failed(reference, ActorLost(f"{owner} died: {_last_line(error)}"), error)
+            return _failed(reference, self._loss(owner, error), error)
         except GetTimeoutError as error:
             self.check_alive()
             return _failed(reference, ActorLost(f"{owner} answered, but its answer did not arrive"), error)
+
+    def _failure(self, owner: str, what: str, error: BaseException) -> RunError:
+        node = None if self._config.cluster.address is None else node_of(str(error))
+        return RunError(explain_failure(owner, what, node=node))
+
+    def _loss(self, owner: str, error: BaseException) -> RunError:
+        text = str(error)
+        if isinstance(error, RayActorError) and error.actor_init_failed:
+            return self._failure(owner, last_line(text), error)
+        if has_never_begun(text):
+            return NeverBegan(f"{owner} never began: its node was lost first")
+        return ActorLost(f"{owner} died: {explain_loss(text)}")
 
 
 @contextmanager
@@ -205,21 +231,21 @@ def actor_options(cluster: ClusterConfig, name: str, resources: dict[str, float]
     Args:
         resources: Ray's resources that the actor takes beside, `GPU` or a name of the cluster's own.
     """
-    environment = {"env_vars": {**actor_environment(cluster.threads), **collectives_environment(cluster)}}
     return {
         "name": name,
         "num_cpus": 1 if cluster.address is None else cluster.threads,
         "num_gpus": resources.get("GPU", 0),
         "resources": {kind: amount for kind, amount in resources.items() if kind != "GPU"},
-        "runtime_env": environment,
+        "runtime_env": {"env_vars": actor_environment(cluster.threads)},
     }
+
+
+def demand_of(options: dict[str, Any]) -> dict[str, float]:
+    """What an actor of these options asks one node for, by Ray's names."""
+    demand = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+    return {kind: amount for kind, amount in demand.items() if amount}
 
 
 def _failed(reference: Any, error: RunError, cause: BaseException) -> Answer:
     error.__cause__ = cause
     return Answer(reference=reference, error=error)
-
-
-def _last_line(error: BaseException) -> str:
-    """The cause, which Ray prints below its traceback, less its guesses at it."""
-    return str(error).strip().splitlines()[-1].partition(" Some common causes")[0]

@@ -14,12 +14,14 @@ def driver_environment() -> dict[str, str]:
 
     RAY_USAGE_STATS_ENABLED: 0 sends nothing about this run anywhere.
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO: 0 leaves device variables of actors without a GPU alone.
-    RAY_DEDUP_LOGS: 0 repeats lines of several actors as they are.
+    RAY_DEDUP_LOGS, RAY_DEDUP_LOGS_SKIP_REGEX: leave out every line that Ray would print into the run's own, pages of
+        them where a node is lost; what befell an actor the run says itself.
     """
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_DEDUP_LOGS": "0",
+        "RAY_DEDUP_LOGS": "1",
+        "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     }
 
 

@@ -119,6 +119,10 @@ class FakeFleet:
     def check_alive(self) -> None:
         """See `Fleet`."""
 
+    def explain_absence(self, members: list[Member]) -> str:
+        """See `Fleet`; nothing is known."""
+        return ""
+
     def call(self, member: Member, method: str, *arguments: Any) -> int:
         """See `Fleet`; a group is played when it is looked for, everything else at once."""
         self._count += 1

@@ -87,7 +87,7 @@ class SleeperFleet(Fleet):
     """A fleet whose actors are sleepers."""
 
     def spawn_learner(self, rank: int) -> Member:
-        return self._join(f"learner-{rank}", ray.remote(Sleeper).options(num_cpus=0).remote(rank))
+        return self._join(f"learner-{rank}", ray.remote(Sleeper).options(num_cpus=0).remote(rank), {})
 
     def ask(self, member: Member, method: str, *arguments: Any) -> Answer:
         """Ask and wait for the answer."""
@@ -169,12 +169,28 @@ def test_signals_go_back_to_whom_they_were_with_and_an_ignored_hang_up_stays_ign
             signal.signal(number, handler)
 
 
-def test_a_cluster_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
-    config = SegueConfig(cluster=ClusterConfig(address="nowhere"))
-    with pytest.raises(
-        RunError, match=r"^Ray did not start: \w+: .*; is a cluster up at nowhere\? leave cluster\.address"
-    ):
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        (
+            "nowhere",
+            r"^Ray did not start: \w+: .*; is a cluster up at nowhere, and this machine one of its nodes\? leave",
+        ),
+        # Ray would try for minutes
+        ("127.0.0.1:1", r"^cluster\.address must be that of a cluster, got 127\.0\.0\.1:1, where nothing is: "),
+        (
+            "ray://10.0.0.1:10001",
+            r"^cluster\.address must be auto or host:port, got ray:.*; run the command on a node of",
+        ),
+    ],
+    ids=["no address", "nothing there", "client"],
+)
+def test_a_cluster_that_is_not_there_is_named_with_what_to_do(tmp_path: Path, address: str, told: str) -> None:
+    config = SegueConfig(cluster=ClusterConfig(address=address))
+    start = time.monotonic()
+    with pytest.raises(RunError, match=told):
         Fleet(config, run_folder=tmp_path, interrupt=Interrupt(print)).start()
+    assert time.monotonic() - start < 30
 
 
 def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread_and_for_what_its_kind_takes() -> None:

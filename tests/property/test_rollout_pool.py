@@ -76,6 +76,9 @@ class PendingFleet:
     def check_alive(self) -> None:
         """It is."""
 
+    def explain_absence(self, members: list[Member]) -> str:
+        return f"; no place for {', '.join(member.name for member in members)}"
+
     def look(self, references: list[Call], *, is_interruptible: bool = False) -> list[Answer]:
         assert references, "a look at nothing"
         open_ones = [call for call in references if not self.is_silent(call)]
@@ -298,7 +301,10 @@ def test_an_actor_that_finds_no_place_again_holds_up_neither_a_start_nor_a_publi
     pool.forget_weights()
     while len(faults) < 2:
         pool._see_overdue()
-    assert (faults[1].what, faults[1].done) == ("did not come within 0 s", "the others go on")
+    assert (faults[1].what, faults[1].done) == (
+        f"did not come within 0 s; no place for {first.name}",
+        "the others go on",
+    )
     publish(pool, fleet, 1)
     assert collect(pool, [job]) == [(0,)]
     pool.wait_started()

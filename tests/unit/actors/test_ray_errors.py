@@ -5,8 +5,10 @@ import platform
 import pytest
 from ray import __version__ as our_ray
 from ray._private.utils import check_version_info
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from segue.actors.ray_errors import explain_version_clash
+from segue.actors.ray_errors import explain_failure, explain_loss, explain_version_clash, has_never_begun, node_of
 
 OUR_PYTHON = platform.python_version()
 
@@ -26,3 +28,41 @@ def test_a_cluster_of_another_version_is_told_with_both_versions_and_the_remedy(
 
 def test_any_other_error_is_not_explained() -> None:
     assert explain_version_clash(ConnectionError("Version mismatch: none of these")) is None
+
+
+def test_a_loss_is_told_in_one_line() -> None:
+    reset = str(
+        ActorUnavailableError("The actor is temporarily unavailable: RPC error: Socket closed rpc_code: 14", None)
+    )
+    assert explain_loss(reset) == "it cannot be reached: its process or its node is gone"
+    exited = "The actor died.\n\tip: 10.0.0.7\nWorker exits unexpectedly. End of file. Some common causes include: (1)"
+    assert explain_loss(exited) == "Worker exits unexpectedly. End of file."
+    node = "The actor died.\n\tip: 10.0.0.7\n\tthe actor's node was terminated unexpectedly: health check failed"
+    assert explain_loss(node) == "its node 10.0.0.7 is gone: health check failed"
+    assert not has_never_begun(reset)
+
+
+def test_an_actor_that_never_ran_is_told_from_one_that_died() -> None:
+    def died(*, never_started: bool) -> str:
+        return str(ActorDiedError(ActorDiedErrorContext(actor_id=bytes(16), never_started=never_started)))
+
+    assert has_never_begun(died(never_started=True)) and not has_never_begun(died(never_started=False))
+
+
+def test_what_a_node_lacks_is_told_with_the_node_and_the_remedy() -> None:
+    text = "ray::RolloutActor.start() (pid=1, ip=10.0.0.7, actor_id=a)"
+    what = "ModuleNotFoundError: No module named 'mine'"
+    assert explain_failure("rollout-0", what, node=node_of(text)) == (
+        "rollout-0 on node 10.0.0.7 failed: ModuleNotFoundError: No module named 'mine'; every node must have what the "
+        "command and its configuration name: the same packages installed, and folders on a file system that each sees"
+    )
+    # of one machine, and of what is not missing
+    assert explain_failure("rollout-0", what, node=None) == f"rollout-0 failed: {what}"
+    assert (
+        explain_failure("rollout-0", "ValueError: no", node="10.0.0.7")
+        == "rollout-0 on node 10.0.0.7 failed: ValueError: no"
+    )
+    # in our words already
+    assert (
+        explain_failure("rollout-0", "RunError: so: it is", node="10.0.0.7") == "rollout-0 on node 10.0.0.7: so: it is"
+    )

@@ -60,7 +60,7 @@ def test_a_demonstrator_that_hangs_costs_its_own_episode_alone(tmp_path: Path) -
         pretrain=PretrainConfig(episodes_per_step=4),
     )
     (tmp_path / "groups").mkdir()
-    actor = RolloutActor(config, name="rollout-0", run_folder=tmp_path)
+    actor = RolloutActor(config, name="rollout-0", run_folder=tmp_path, mark=None)
 
     async def play():
         await actor.start(None)
@@ -130,7 +130,7 @@ def test_a_killed_actors_task_goes_on_from_its_journals_which_end_with_its_group
         return saved
 
     async def play() -> GroupRecord:
-        actor = RolloutActor(config, name="rollout-0", run_folder=tmp_path)
+        actor = RolloutActor(config, name="rollout-0", run_folder=tmp_path, mark=None)
         await actor.start(tmp_path / "model")
         try:
             return await actor.play(task)
