@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import grpc
 import psutil
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import AuthenticationError
 
 from segue.actors.errors import RunError
@@ -92,7 +93,7 @@ def _listed(amounts: dict[str, float]) -> str:
 
 
 def _check_address(address: str) -> None:
-    """Hold an address against what is there, as Ray would for minutes; not `auto`, for which Ray looks itself.
+    """Hold an address against what is there, as Ray would for minutes; for `auto`, where Ray would look.
 
     Raises:
         RunError: nothing is there, or it asks for a token and this process has none.
@@ -101,17 +102,25 @@ def _check_address(address: str) -> None:
         raise RunError(
             f"cluster.address must be auto or host:port, got {address}; run the command on a node of the cluster"
         )
-    place = _place(address)
+    found = _found_address() if address == "auto" else address
+    place = _place(found)
     if place is None:
         return
     try:
         socket.create_connection(place, timeout=_CONNECT_S).close()
     except OSError as error:
-        raise RunError(
-            f"cluster.address must be that of a cluster, got {address}, where nothing is: {error}"
-        ) from error
-    if not has_token_authentication() and _asks_for_token(address):
-        raise RunError(_token_remedy(address))
+        raise RunError(f"cluster.address must be that of a cluster, got {found}, where nothing is: {error}") from error
+    # for `auto` Ray takes a token that it finds
+    if address != "auto" and not has_token_authentication() and _asks_for_token(found):
+        raise RunError(_token_remedy(found))
+
+
+def _found_address() -> str:
+    """What Ray takes `auto` for: the last cluster started here, which may be gone; `auto` where there is none."""
+    try:
+        return str(canonicalize_bootstrap_address("auto"))
+    except ConnectionError:
+        return "auto"
 
 
 def _place(address: str) -> tuple[str, int] | None:

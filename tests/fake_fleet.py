@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from actor_cases import make_episode, make_trajectory
 
-from segue.actors.errors import ActorLost, Interrupted, RunError
+from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RunError
 from segue.actors.group_record import make_record
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.rollout_stats import RolloutStats
@@ -70,6 +70,8 @@ class FakeFleet:
     """Which of its steps, counted from 1 over all that it is asked to take, kill it."""
     learner_dies_in: list[str] = field(default_factory=list)
     """What kills it when it is next asked for that, each once."""
+    misplaced_starts: int = 0
+    """How many of its next starts go to a node that is gone."""
     before_death: Callable[[], object] = lambda: None
     """Happens just before it dies as it was told."""
     damages: Collection[str] = ()
@@ -151,6 +153,9 @@ class FakeFleet:
         return [Answer(reference=reference, value=self._finish(reference)) for reference in finished]
 
     def _answer_to(self, member: Member, method: str, arguments: tuple[Any, ...]) -> Any:
+        if method == "start" and member.name.startswith("learner") and self.misplaced_starts:
+            self.misplaced_starts -= 1
+            return NeverBegan(f"{member.name} never began: as told")
         if method == "start":
             return None
         if member.name.startswith("learner") and self.rng.random() < self.learner_loss_rate:

@@ -76,11 +76,14 @@ def refused(*overrides: str) -> str:
     return text.strip().splitlines()[-1]
 
 
-def test_actors_run_where_they_are_told_to_and_leave_the_cluster_as_it_was(cluster: Cluster, tmp_path: Path) -> None:
+def test_actors_run_where_they_are_told_to_and_leave_the_cluster_as_it_was(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {actor["id"] for actor in cluster.ask("actors")}
     # a rank takes a whole node's share, so that their collectives go from node to node
     ranks = ("cluster.learner_ranks=2", "cluster.learner_resources={learner_node: 2}")
-    # the one that was started last on this machine
+    # the one that was started last on this machine, with the token that is found
+    monkeypatch.delenv("RAY_AUTH_MODE")
     changed = (*ranks, "cluster.address=auto", "train.steps=6", f"run.dir={tmp_path / 'run'}")
     process = start("train", *cluster.overrides(*changed))
     wait_until(lambda: has_steps(tmp_path / "run", 1))

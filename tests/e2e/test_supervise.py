@@ -193,6 +193,14 @@ def test_a_cluster_that_is_not_there_is_named_with_what_to_do(tmp_path: Path, ad
     assert time.monotonic() - start < 30
 
 
+def test_a_cluster_that_was_there_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # where Ray looks for the one that `auto` means
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    fleet = Fleet(SegueConfig(cluster=ClusterConfig(address="auto")), run_folder=tmp_path, interrupt=Interrupt(print))
+    with pytest.raises(RunError, match=r"^cluster\.address must be that of a cluster, got \S+:1, where nothing is: "):
+        fleet.start()
+
+
 def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread_and_for_what_its_kind_takes() -> None:
     options = actor_options(ClusterConfig(address="auto", threads=8), "learner-0", {"GPU": 0.5, "fast": 2})
     assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (8, 0.5, {"fast": 2})

@@ -315,6 +315,15 @@ def test_a_learner_that_always_dies_at_the_same_step_ends_the_run(tmp_path: Path
     assert [step.step for step in run.fleet.trained] == [0, 1, 2, 2, 2, 2]
 
 
+def test_a_learner_that_is_placed_on_nodes_that_are_gone_is_not_lost_again(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path, steps=2), learner_dies_at=(1,))
+    run.fleet.misplaced_starts = 6
+    run.controller.run()
+    assert [step.step for step in run.fleet.trained] == [0, 1]
+    faults = [fault["what"] for fault in read_faults(tmp_path / "metrics.jsonl")]
+    assert faults == ["learner-0 died: as told", *6 * ["learner-0 never began: as told"]]
+
+
 def test_a_learner_that_is_lost_while_a_launch_takes_up_its_checkpoint_starts_anew(tmp_path: Path) -> None:
     launch(make_config(tmp_path, steps=2)).controller.run()
     for method in ("load", "publish"):

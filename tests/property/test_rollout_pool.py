@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ray.exceptions import ObjectLostError
 
 from segue.actors import rollout_pool
-from segue.actors.errors import ActorLost, RunError
+from segue.actors.errors import ActorLost, NeverBegan, RunError
 from segue.actors.faults import Fault
 from segue.actors.rollout_pool import Job, RolloutPool
 from segue.actors.rollout_stats import RolloutStats
@@ -211,6 +211,18 @@ def test_losses_in_a_row_end_the_run_and_finished_work_ends_a_row() -> None:
         lose_one(pool, fleet)
     with pytest.raises(RunError, match=r"^rollout-0 was lost 3 times in a row, with nothing finished in between; last"):
         lose_one(pool, fleet)
+
+
+def test_an_actor_that_is_placed_on_nodes_that_are_gone_is_not_lost_again() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 1, max_losses=1)
+    publish(pool, fleet, 0)
+    job = submit(pool, fleet, 0)
+    lose_one(pool, fleet)
+    for _ in range(6):
+        pool._replace(pool._seats[0], NeverBegan("rollout-0 never began: its node was lost first"))
+    assert collect(pool, [job]) == [(0,)]
+    assert [fault.what for fault in faults[1:]] == 6 * ["never began: its node was lost first"]
 
 
 def test_what_a_lost_actor_counted_stays_counted() -> None:
