@@ -1,8 +1,9 @@
 """Weights from the learner to the rollout actors: one flat buffer in the object store, mapped read-only by each reader.
 
 The learner's rank 0 puts an update and hands out a ticket; the controller sends the ticket to every rollout actor; each
-maps the buffer (the actors of a node share the pages) and copies it into its model between two decode steps. Every
-tensor's digest is taken where it was packed and checked where it is copied.
+maps the buffer and copies it into its model between two decode steps. A node that lacks it draws it when the first of
+its actors asks, once for all of them, and they share the pages: tests/e2e/test_cluster.py. Every tensor's digest is
+taken where it was packed and checked where it is copied.
 """
 
 from dataclasses import dataclass
