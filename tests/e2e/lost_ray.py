@@ -29,7 +29,7 @@ class SleeperFleet(Fleet):
     """A fleet of one."""
 
     def spawn(self) -> Member:
-        return self._join("sleeper", ray.remote(Sleeper).remote())
+        return self._join("sleeper", ray.remote(Sleeper).remote(), {})
 
 
 def main(folder: Path) -> None:
