@@ -65,6 +65,11 @@ class Sleeper:
     def fail(self) -> None:
         raise ValueError("the reason")
 
+    def fail_where_another_hangs(self, seconds: float) -> None:
+        """What a hanging rank looks like: the others fail in their collective, whose deadline is the same."""
+        time.sleep(seconds if self._rank == 0 else 600.0)
+        raise RuntimeError("timed out")
+
     def die(self) -> None:
         os._exit(3)
 
@@ -273,6 +278,14 @@ def test_a_failure_of_all_ranks_is_no_loss(cluster: None, tmp_path: Path) -> Non
 def test_the_rank_that_died_is_blamed_and_not_the_one_that_failed_for_it(cluster: None, tmp_path: Path) -> None:
     with pytest.raises(ActorLost, match=r"^learner-1 died: "):
         make_ranks(tmp_path).ask("fail_where_another_dies", what="a step")
+
+
+def test_the_rank_that_hangs_is_blamed_and_not_the_one_that_failed_for_it(cluster: None, tmp_path: Path) -> None:
+    ranks = make_ranks(tmp_path)
+    # between two looks, which last half a second: the failure is heard after the deadline, but by the look before it
+    ranks._config.learner.step_timeout_s = 3.3
+    with pytest.raises(ActorLost, match=r"^the controller waited 3 s for a step, without an answer from learner-1$"):
+        ranks.ask("fail_where_another_hangs", 3.4, what="a step")
 
 
 def test_ranks_that_are_started_again_are_new_ones(cluster: None, tmp_path: Path) -> None:
