@@ -83,7 +83,7 @@ METRICS: tuple[Metric, ...] = (
            "loss of the step over all ranks, as normalised; imitation: mean cross-entropy",
            "imitation: falls; reinforcement: near 0, no trend to expect"),
     Metric("update/learning_rate/value", "", _S, "learning rate of the step",
-           "rises, then falls linearly"),
+           "rises, then goes as learner.optimizer.schedule says"),
     Metric("update/gradient/norm", "", _S, "global gradient norm before clipping",
            "spikes: look at the batch's longest trajectories"),
     Metric("policy/entropy/mean_nats", "nats", _S, "entropy of the distribution at trained tokens, mean",

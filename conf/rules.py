@@ -20,6 +20,7 @@ from segue.conf.schema import (
     NormalisationKind,
     OptimizerConfig,
     Precision,
+    ScheduleKind,
     SegueConfig,
 )
 
@@ -303,6 +304,8 @@ def settings_have_effect(config: SegueConfig) -> None:
         learner.balance.num_bins == _default(BalanceConfig, "num_bins") or learner.balance.live,
         "learner.balance.num_bins", "learner.balance.live=true", learner.balance.num_bins,
     )  # fmt: skip
+    _optimizer_settings_have_effect("learner.optimizer", learner.optimizer)
+    _optimizer_settings_have_effect("pretrain.optimizer", config.pretrain.optimizer)
 
 
 RULES: tuple[Callable[[SegueConfig], None], ...] = (
@@ -338,7 +341,19 @@ def _check_optimizer(path: str, optimizer: OptimizerConfig) -> None:
     _require(optimizer.weight_decay >= 0, f"{path}.weight_decay", "at least 0", optimizer.weight_decay)
     _require(optimizer.warmup_steps >= 0, f"{path}.warmup_steps", "at least 0", optimizer.warmup_steps)
     _require(0 <= optimizer.min_lr_ratio <= 1, f"{path}.min_lr_ratio", "in [0, 1]", optimizer.min_lr_ratio)
+    _require(0 < optimizer.decay_share <= 1, f"{path}.decay_share", "in (0, 1]", optimizer.decay_share)
     _require(optimizer.grad_clip >= 0, f"{path}.grad_clip", "at least 0", optimizer.grad_clip)
+
+
+def _optimizer_settings_have_effect(path: str, optimizer: OptimizerConfig) -> None:
+    schedule, falls = optimizer.schedule, "linear, cosine or wsd"
+    for name, has_effect, needed in (
+        ("min_lr_ratio", schedule is not ScheduleKind.constant, falls),
+        ("decay_share", schedule is ScheduleKind.wsd, "wsd"),
+    ):
+        value = getattr(optimizer, name)
+        is_default = value == _default(OptimizerConfig, name)
+        _unused_unless(is_default or has_effect, f"{path}.{name}", f"{path}.schedule={needed}", value)
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:

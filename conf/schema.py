@@ -59,6 +59,15 @@ class NormalisationKind(Enum):
     constant = "constant"
 
 
+class ScheduleKind(Enum):
+    """The learning rate after its warm-up."""
+
+    linear = "linear"
+    cosine = "cosine"
+    constant = "constant"
+    wsd = "wsd"
+
+
 class Precision(Enum):
     """Dtype of parameters and activations."""
 
@@ -232,8 +241,12 @@ class OptimizerConfig:
     """Applied to matrices only."""
     warmup_steps: int = 5
     """Steps of linear rise to `lr`."""
+    schedule: ScheduleKind = ScheduleKind.linear
+    """From there to the last step: falling evenly, falling as half a cosine, level, or level and then falling evenly."""
     min_lr_ratio: float = 0.1
-    """Learning rate at the last step as a share of `lr`; linear decay."""
+    """Learning rate at the last step as a share of `lr`; in [0, 1]; without effect while `constant`."""
+    decay_share: float = 0.2
+    """Share of all steps, the last ones, in which `wsd` falls; in (0, 1]."""
     grad_clip: float = 1.0
     """Bound of the global gradient norm; 0 turns it off."""
 

@@ -24,8 +24,9 @@ from segue.learner.balance import router_biases, update_biases
 from segue.learner.batch import TokenBatch
 from segue.learner.cost import pair_cost
 from segue.learner.failure import DamagedGroupsError, InexactError, NonFiniteError, failure_paths, save_failure
+from segue.learner.learning_rate import learning_rate
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
-from segue.learner.optimizer import build_adamw, learning_rate
+from segue.learner.optimizer import build_adamw
 from segue.learner.policy_batch import load_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import PROBE_EVERY, bias_log_ratios

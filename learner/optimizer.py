@@ -1,4 +1,4 @@
-"""AdamW over the model's parameters, and its learning rate over the steps."""
+"""AdamW over the model's parameters."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -41,20 +41,3 @@ def configure_adamw(groups: Iterable[dict[str, Any]], config: OptimizerConfig, l
         group["betas"] = (config.beta1, config.beta2)
         group["eps"] = config.eps
         group["weight_decay"] = config.weight_decay if group["is_decayed"] else 0.0
-
-
-def learning_rate(step: int, num_steps: int, config: OptimizerConfig) -> float:
-    """Linear warm-up to `config.lr`, then linear decay to `config.min_lr_ratio` of it at the last step.
-
-    Args:
-        step: updates done before this one, from 0.
-        num_steps: updates of the whole run; later ones stay at the end's value.
-        config: `warmup_steps` updates rise from lr / (warmup_steps + 1); 0 starts at lr.
-    Example:
-        lr 1, warm-up 2, 6 steps, ratio 0.1: 1/3, 2/3, 1, 0.7, 0.4, 0.1.
-    """
-    if step < config.warmup_steps:
-        return config.lr * (step + 1) / (config.warmup_steps + 1)
-    num_decaying = num_steps - 1 - config.warmup_steps
-    progress = min((step - config.warmup_steps) / num_decaying, 1.0) if num_decaying > 0 else 1.0
-    return config.lr * (1.0 - (1.0 - config.min_lr_ratio) * progress)

@@ -144,6 +144,16 @@ def test_reuse_is_allowed_with_staleness() -> None:
             "learner.balance.num_bins",
             "balance.live=true",
         ),
+        (
+            ["pretrain.optimizer.schedule=constant", "pretrain.optimizer.min_lr_ratio=0.5"],
+            "pretrain.optimizer.min_lr_ratio",
+            "pretrain.optimizer.schedule=linear, cosine or wsd",
+        ),
+        (
+            ["learner.optimizer.schedule=cosine", "learner.optimizer.decay_share=0.5"],
+            "learner.optimizer.decay_share",
+            "learner.optimizer.schedule=wsd",
+        ),
     ],
 )
 def test_settings_without_their_switch_are_refused(overrides: list[str], key: str, needed: str) -> None:

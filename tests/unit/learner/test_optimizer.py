@@ -1,10 +1,9 @@
-"""AdamW's groups and the learning rate over a run."""
+"""AdamW's groups."""
 
-import pytest
 from learner_cases import make_config, make_model
 
 from segue.conf.schema import OptimizerConfig
-from segue.learner.optimizer import build_adamw, learning_rate
+from segue.learner.optimizer import build_adamw
 
 
 def test_only_matrices_decay():
@@ -24,15 +23,3 @@ def test_only_matrices_decay():
     }  # fmt: skip
     assert names["model.embed_tokens.weight"] == 0.0
     assert names["lm_head.weight"] == names["model.layers.1.block_sparse_moe.experts.w1"] == 0.1
-
-
-def test_the_learning_rate_equals_the_hand_worked_example():
-    config = OptimizerConfig(lr=1.0, warmup_steps=2, min_lr_ratio=0.1)
-    rates = [learning_rate(step, 6, config) for step in range(8)]
-    # after the end it stays
-    assert rates == pytest.approx([1 / 3, 2 / 3, 1.0, 0.7, 0.4, 0.1, 0.1, 0.1])
-
-
-def test_without_warm_up_the_first_update_has_the_full_rate():
-    config = OptimizerConfig(lr=2.0, warmup_steps=0, min_lr_ratio=0.5)
-    assert [learning_rate(step, 3, config) for step in range(3)] == pytest.approx([2.0, 1.5, 1.0])
