@@ -58,6 +58,7 @@ from segue.actors.step_metrics import (
     batch_metrics,
     environment_metrics,
     evaluation_metrics,
+    reward_term_metrics,
     rollout_metrics,
     staleness_metrics,
     usage_metrics,
@@ -70,6 +71,7 @@ from segue.conf.schema import SegueConfig
 from segue.envs.client import EnvCounters
 from segue.learner.failure import DamagedGroupsError
 from segue.rollout.journal import delete_journals, delete_other_journals
+from segue.rollout.rewards.panel import RewardCounters
 
 # failed groups in a row, in batches, that may be chance
 _MAX_FAILED_BATCHES = 2
@@ -127,6 +129,7 @@ class Controller:
         self._published: WeightTicket | None = None
         self._rollout_stats = RolloutStats()
         self._environments = EnvCounters()
+        self._reward_terms = RewardCounters()
         self._totals = Totals()
         self._loss: ActorLost | None = None
         self._num_losses = 0
@@ -382,6 +385,8 @@ class Controller:
         earlier, self._environments = self._environments, self._rollout_stats.environments
         values |= environment_metrics(earlier, self._environments)
         self._note_environment_faults(earlier)
+        rated, self._reward_terms = self._reward_terms, self._rollout_stats.reward_terms
+        values |= reward_term_metrics(rated, self._reward_terms)
         if self._phase.max_staleness is not None:
             values |= rollout_metrics(before, self._rollout_stats)
             values |= self._policy_metrics(records, self._phase.max_staleness)

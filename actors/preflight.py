@@ -20,6 +20,7 @@ from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, Infrast
 from segue.model.describe import describe
 from segue.model.published_config import load_published_config
 from segue.model.tokenizer.load import load_tokenizer
+from segue.rollout.rewards.build import check_terms
 
 # of a process that has loaded the tensor library
 _PROCESS_BYTES = 10**8
@@ -79,13 +80,14 @@ def episode_state_bytes(config: SegueConfig) -> int:
 
 
 def check_before_start(config: SegueConfig) -> None:
-    """Hold tokenizer, model and initial weights against each other.
+    """Hold tokenizer, model and initial weights against each other, and find the reward terms.
 
     Raises:
-        ConfigError: they do not fit.
+        ConfigError: they do not fit, or are not there.
     """
     check_tokenizer(config)
     initial_model(config)
+    check_reward_terms(config)
 
 
 def initial_model(config: SegueConfig) -> Path | None:
@@ -147,6 +149,18 @@ def check_tokenizer(config: SegueConfig) -> None:
             f"model.vocab_size must be at least the {size} ids of tokenizer {config.tokenizer}, "
             f"got {config.model.vocab_size}"
         )
+
+
+def check_reward_terms(config: SegueConfig) -> None:
+    """Find what `rollout.reward_terms` names; rollout actors build it.
+
+    Raises:
+        ConfigError: a term is not there, or does not take its arguments.
+    """
+    try:
+        check_terms(config)
+    except EnvironmentSetupError as error:
+        raise ConfigError(str(error)) from error
 
 
 def check_environment(config: EnvConfig, demonstrator: Skill | None = None) -> None:

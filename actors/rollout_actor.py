@@ -32,6 +32,8 @@ from segue.rollout.engine.native import build_native_engine
 from segue.rollout.engine.scripted import ScriptedEngine
 from segue.rollout.episode import TaskSpec
 from segue.rollout.journal import delete_journals
+from segue.rollout.rewards.build import build_panel
+from segue.rollout.rewards.panel import RewardCounters
 from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
 from segue.rollout.trajectory_file import file_name, save_group
 
@@ -85,12 +87,14 @@ class RolloutActor:
         self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
         self._environments = EnvClient(config.env, config.env.workers)
         await self._environments.start()
+        self._panel = build_panel(config)
         self._agent = Agent(
             engine=self._engine,
             chat=self._chat,
             environments=self._environments,
             config=config.rollout,
             sampling=self._sampling(config.rollout.temperature, training=True),
+            panel=self._panel,
         )
         self._demonstrator = _demonstrator(self._agent, config.pretrain.skill)
 
@@ -163,6 +167,7 @@ class RolloutActor:
             num_missed=stats.num_missed,
             num_held_out=self._num_held_out,
             environments=replace(self._environments.counters),
+            reward_terms=RewardCounters() if self._panel is None else replace(self._panel.counters),
         )
 
     async def stop(self) -> None:
@@ -248,4 +253,5 @@ def _empty_model(config: SegueConfig) -> SegueModel:
 
 def _demonstrator(agent: Agent, skill: Skill) -> Agent:
     script = demonstration_script(agent.environments, agent.chat, skill)
-    return replace(agent, engine=ScriptedEngine(script, version=PolicyVersion(0, 0)))
+    # what is imitated earns nothing
+    return replace(agent, engine=ScriptedEngine(script, version=PolicyVersion(0, 0)), panel=None)

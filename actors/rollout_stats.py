@@ -1,8 +1,10 @@
 """What a rollout actor counts, and sums over actors."""
 
 from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from segue.envs.client import EnvCounters
+from segue.rollout.rewards.panel import RewardCounters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +20,27 @@ class RolloutStats:
     num_held_out: int = 0
     """Episodes of evaluations that were played."""
     environments: EnvCounters = field(default_factory=EnvCounters)
+    reward_terms: RewardCounters = field(default_factory=RewardCounters)
 
     def __add__(self, other: "RolloutStats") -> "RolloutStats":
         """Both together."""
+        mine, theirs = _counts(self), _counts(other)
+        sums = {name: mine[name] + theirs[name] for name in mine}
         return RolloutStats(
-            **{
-                f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "environments"
-            },
-            environments=EnvCounters(
-                **{
-                    f.name: getattr(self.environments, f.name) + getattr(other.environments, f.name)
-                    for f in fields(EnvCounters)
-                }
-            ),
+            **sums,
+            environments=_add(self.environments, other.environments),
+            reward_terms=_add(self.reward_terms, other.reward_terms),
         )
+
+
+_Counters = TypeVar("_Counters", EnvCounters, RewardCounters)
+
+
+def _add(one: _Counters, other: _Counters) -> _Counters:
+    return type(one)(**{f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(one)})
+
+
+def _counts(stats: RolloutStats) -> dict[str, Any]:
+    """The plain ones."""
+    names = (f.name for f in fields(stats) if f.name not in ("environments", "reward_terms"))
+    return {name: getattr(stats, name) for name in names}

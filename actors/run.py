@@ -17,7 +17,13 @@ from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.plots import CurvesSink
-from segue.actors.preflight import check_before_start, check_environment, check_tokenizer, initial_model
+from segue.actors.preflight import (
+    check_before_start,
+    check_environment,
+    check_reward_terms,
+    check_tokenizer,
+    initial_model,
+)
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts, program
 from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink, read_faults
@@ -46,6 +52,7 @@ def run(config: SegueConfig, kind: PhaseKind, *, arguments: list[str], launch_fo
     if folder.config.is_file():
         # its weights are in a checkpoint, unless it has none yet
         check_tokenizer(config)
+        check_reward_terms(config)
     else:
         # before there is a folder
         check_before_start(config)

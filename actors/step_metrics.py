@@ -14,6 +14,7 @@ from segue.actors.process_meter import Usage
 from segue.actors.recorder import Values
 from segue.actors.rollout_stats import RolloutStats
 from segue.envs.client import EnvCounters
+from segue.rollout.rewards.panel import RewardCounters
 from segue.rollout.trajectory import Outcome
 
 _ETA_STEPS = 10
@@ -122,6 +123,19 @@ def environment_metrics(before: EnvCounters, after: EnvCounters) -> dict[str, fl
     return {metric: getattr(after, name) - getattr(before, name) for metric, name in _ENVIRONMENT_COUNTERS}
 
 
+def reward_term_metrics(before: RewardCounters, after: RewardCounters) -> dict[str, float | None]:
+    """Metrics `reward/…`: what was counted between two readings of the rollout actors' panels."""
+    computed, failed, expired = (
+        getattr(after, name) - getattr(before, name) for name in ("computed", "failed", "expired")
+    )
+    return {
+        "reward/terms/computed": computed,
+        "reward/terms/failed": failed,
+        "reward/terms/expired": expired,
+        "reward/term/wall_s": _rate(after.wall_s - before.wall_s, computed + failed + expired),
+    }
+
+
 def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Values:
     """Metrics `eval/…` of one mode."""
     prefix = f"eval/{mode}"
@@ -145,5 +159,5 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _rate(count: float, seconds: float) -> float | None:
-    return count / seconds if seconds > 0 else None
+def _rate(amount: float, per: float) -> float | None:
+    return amount / per if per > 0 else None

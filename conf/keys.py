@@ -17,6 +17,7 @@ FREE_FORM = (
     "env.kwargs",
     "env.eval_options",
     "env.variants",
+    "rollout.reward_terms",
     "cluster.rollout_resources",
     "cluster.learner_resources",
 )

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from segue.conf.errors import ConfigError
+from segue.conf.reward_term import read_reward_terms
 from segue.conf.schema import (
     SEGMENT_MULTIPLE,
     AdvantageConfig,
@@ -274,6 +275,11 @@ def variants_are_named_options(config: SegueConfig) -> None:
         _require(holds, "env.variants", rule, f"{name}: {options}")
 
 
+def reward_terms_are_readable(config: SegueConfig) -> None:
+    """Each says what computes it, with what, and for how long at most."""
+    read_reward_terms(config.rollout.reward_terms)
+
+
 def settings_have_effect(config: SegueConfig) -> None:
     """A setting that another one turns off must not be given."""
     learner = config.learner
@@ -328,6 +334,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     turn_fits_episode,
     held_out_seeds_are_apart,
     variants_are_named_options,
+    reward_terms_are_readable,
     settings_have_effect,
 )
 

@@ -138,6 +138,9 @@ class RolloutConfig:
     """Tokens between two parts of an unfinished episode's journal, written at turn ends; 0 writes none."""
     record_experts: bool = False
     """Keep the experts of each token in the group files: 2 bytes a token, layer and choice."""
+    reward_terms: dict[str, Any] = field(default_factory=dict)
+    """Terms beside the environment's, by name: `{term: my_module:my_term, kwargs: {}, timeout_s: 60}`, or
+    `term: judge`."""
 
 
 @dataclass(kw_only=True, slots=True)

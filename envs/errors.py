@@ -28,13 +28,16 @@ class EnvironmentSetupError(Exception):
 
 
 @contextmanager
-def boundary(what: str) -> Iterator[None]:
-    """Turns whatever an environment raises, even an exit, into an `EnvironmentFailure` that says where.
+def boundary(
+    what: str, kind: type[EnvironmentFailure] | type[InfrastructureFailure] = EnvironmentFailure
+) -> Iterator[None]:
+    """Turns whatever somebody else's code raises, even an exit, into a failure that says where.
 
-    An `InfrastructureFailure` passes: what the environment relies on failed it, such as its query process.
+    An `InfrastructureFailure` passes: what an environment relies on failed it, such as its query process.
 
     Args:
         what: the call that crosses the boundary, such as `step of episode 3/0/1`.
+        kind: what it becomes.
     """
     try:
         yield
@@ -45,4 +48,4 @@ def boundary(what: str) -> Iterator[None]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         logger.warning("%s failed", what, exc_info=error)
         place = f"{frame.filename}:{frame.lineno} in {frame.name}"
-        raise EnvironmentFailure(f"{what}: {type(error).__name__}: {error} ({place})") from error
+        raise kind(f"{what}: {type(error).__name__}: {error} ({place})") from error

@@ -1,10 +1,6 @@
 """From a configuration to environments."""
 
 import contextlib
-import importlib
-import os
-import sys
-from pathlib import Path
 
 import gymnasium
 
@@ -22,6 +18,7 @@ from segue.envs.sql.env import SqlEnv
 from segue.envs.sql.executor import ProcessExecutor
 from segue.envs.sql.query import QueryLimits
 from segue.envs.tool_env import ToolEnv
+from segue.envs.user_module import import_user_module, is_module_name
 
 SQL_ID = "sql"
 PYTHON_ID = "python"
@@ -127,7 +124,12 @@ class EnvFactory:
         config = self._config
         module, has_module, _ = config.id.partition(":")
         if has_module:
-            self._import(module)
+            if not is_module_name(module):
+                raise EnvironmentSetupError(
+                    "env.id must be an id of gymnasium's, behind the dotted name of the module that registers it and "
+                    f"a colon (my_package:MyEnv-v0), got {config.id}"
+                )
+            import_user_module(module, config.import_folder, named_by=f"env.id={config.id}")
         env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
         if not isinstance(env.unwrapped, ToolEnv):
             return GymToolEnv(
@@ -145,22 +147,3 @@ class EnvFactory:
                 f"env.success_return must be null for {self._config.id}, got {self._config.success_return}: "
                 "a ToolEnv says itself what success is"
             )
-
-    def _import(self, module: str) -> None:
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise EnvironmentSetupError(
-                "env.id must be an id of gymnasium's, behind the dotted name of the module that registers it and "
-                f"a colon (my_package:MyEnv-v0), got {self._config.id}"
-            )
-        folder = self._config.import_folder or os.getcwd()
-        # appended: a file of the user's must not hide an installed package
-        if folder not in sys.path:
-            sys.path.append(folder)
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise
-            raise EnvironmentSetupError(
-                f"env.id={self._config.id} names module {module}, which is neither installed nor in {Path(folder)}"
-            ) from error

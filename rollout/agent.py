@@ -4,10 +4,12 @@ run_group      one prefix session holds the task's prompt; the siblings fork it 
 run_episode    attempts, until infrastructure has not failed; each goes on from the journal, where there is one
 _play          one attempt: whatever ends it becomes an outcome, in one place; our own errors rise
 _converse      turns: generate -> parse -> a step a call -> results into the stream -> perhaps a part of the journal
+_rate          terms beside the environment's, of an episode that came to an end of its own
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +25,8 @@ from segue.rollout.engine.base import Engine, EngineFailure, FinishReason, Sampl
 from segue.rollout.environments import Environments
 from segue.rollout.episode import Episode, PlayedTurn, SavedEpisode, TaskSpec
 from segue.rollout.journal import Journal
+from segue.rollout.rewards.panel import RewardPanel
+from segue.rollout.rewards.transcript import read_episode
 from segue.rollout.session import Session, SessionId
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory
 from segue.rollout.xtml import MalformedTurn
@@ -72,7 +76,7 @@ class Agent:
     calls no tool, which is the policy's last word and no success; at a bound on turns, tokens or seconds; or with a
     failure, typed by the boundary that it crossed. Results that no turn would follow are not put into the stream, and
     neither is the turn that was being sampled when time ran out. Time is the episode's own: its clock stands still
-    while it waits for its worker, for its place in the engine or for its journal.
+    while it waits for its worker, for its place in the engine or for its journal. What rates it has time of its own.
 
     Invariants:
         Every way to end, and what is trainable then: tests/unit/rollout/test_agent.py.
@@ -85,6 +89,8 @@ class Agent:
     """Its bounds on an episode."""
     sampling: Sampling
     """How turns are sampled; `max_new_tokens` is replaced by what the bounds leave."""
+    panel: RewardPanel | None = None
+    """Rates what the policy plays; None adds nothing to what environments pay."""
 
     async def run_group(
         self, task: TaskSpec, *, group_id: str, size: int, made_by: str, journals: Path | None = None
@@ -152,11 +158,14 @@ class Agent:
         try:
             clock = EpisodeClock(self.config.max_episode_s)
             outcome = await _to_outcome(episode, self._converse(episode, prefix, journal), clock)
-            return episode.to_trajectory(outcome, source=self.engine.source, temperature=self.sampling.temperature)
         finally:
             if episode.session is not None:
                 self.engine.close(episode.session)
             await self.environments.close(episode.session_id.episode_id)
+        if self.panel is not None and not outcome.is_infrastructure:
+            # its session has ended: a judge that waits for memory must not wait for what it rates
+            outcome = await _to_outcome(episode, self._rate(self.panel, episode, outcome), EpisodeClock(math.inf))
+        return episode.to_trajectory(outcome, source=self.engine.source, temperature=self.sampling.temperature)
 
     async def _converse(self, episode: Episode, prefix: TaskPrefix, journal: Journal | None) -> Outcome:
         max_tokens = self.config.max_episode_tokens
@@ -186,6 +195,13 @@ class Agent:
             if journal is not None and 0 < self.config.journal_tokens <= len(session) - journal.num_tokens:
                 await self._write_part(episode, journal)
         return Outcome.truncated_turns
+
+    async def _rate(self, panel: RewardPanel, episode: Episode, outcome: Outcome) -> Outcome:
+        """Have an episode rated that ended so."""
+        # a long one takes a while to read, and environments want answers meanwhile
+        finished = await asyncio.to_thread(read_episode, episode, outcome, self.chat)
+        episode.outcome_terms.update(await panel.rate(finished))
+        return outcome
 
     async def _begin(self, episode: Episode, prefix: TaskPrefix, journal: Journal | None) -> Session:
         """The session before its first turn, or before the one that its journal lacks."""

@@ -8,7 +8,7 @@ everything after that through END_OF_MSG, and the only part that trains.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
@@ -69,8 +69,9 @@ class Chat:
     """Renders and reads conversations with one tokenizer.
 
     Invariants:
-        `parse_assistant(render_assistant(turn)) == turn` for JSON values and text that UTF-8 can hold; text never
-        becomes structure; whatever ids are parsed, only `MalformedTurn` is raised: tests/property/test_xtml.py.
+        `parse_assistant(render_assistant(turn)) == turn` for JSON values and text that UTF-8 can hold, and likewise
+        what is read of tasks and results; text never becomes structure; whatever ids are parsed, only `MalformedTurn`
+        is raised: tests/property/test_xtml.py.
     Source:
         The published format of Kimi-K3. Differs: no messages for thinking effort, tool choice or response format.
     """
@@ -166,6 +167,25 @@ class Chat:
             reader.take_close("tools")
         reader.take_end()
         return AssistantTurn(response=response, calls=tuple(calls), think=think)
+
+    def read_task(self, ids: Sequence[int] | NDArray[np.integer]) -> tuple[str, str]:
+        """Texts of the system and the user's message in what `render_task` made."""
+        texts = {"system": "", "user": ""}
+        for attributes, text in self._read_messages(ids):
+            if "type" not in attributes:
+                texts[attributes["role"]] = text
+        return texts["system"], texts["user"]
+
+    def read_tool_results(self, ids: Sequence[int] | NDArray[np.integer]) -> tuple[str, ...]:
+        """Texts of the results in what `render_tool_results` made."""
+        return tuple(text for _, text in self._read_messages(ids))
+
+    def _read_messages(self, ids: Sequence[int] | NDArray[np.integer]) -> Iterator[tuple[dict[str, str], str]]:
+        """Attributes and text of each message before the generation prefix."""
+        reader = XtmlReader(self.tokenizer, ids)
+        while (attributes := reader.take_message())["role"] != "assistant":
+            yield attributes, reader.text()
+            reader.take_message_end()
 
     def _generation_prefix(self) -> list[int]:
         channel = "think" if self.mode is Mode.thinking else "response"

@@ -67,6 +67,8 @@ class Episode:
     """What an earlier player left of it; None where it begins anew."""
     turns: list[PlayedTurn] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
+    outcome_terms: dict[str, float] = field(default_factory=dict)
+    """Name to reward for the episode as a whole; empty until it has ended."""
 
     def save(self, environment: EpisodeRecord, *, used_s: float) -> SavedEpisode:
         """The episode at the end of its last turn.
@@ -136,7 +138,7 @@ class Episode:
             policy_incarnation=incarnation,
             policy_step=step,
             turns=tuple(turns),
-            outcome_terms={},
+            outcome_terms=self.outcome_terms if counts else {},
             outcome=outcome,
             task_id=self.task.id,
             group_id=self.group_id,

@@ -96,16 +96,17 @@ class XtmlReader:
         Returns:
             The attributes' values.
         """
-        self._take(self._special.open)
-        header = self.text()
-        match = _HEADER.fullmatch(header)
-        if match is None:
-            raise MalformedTurn(f"expected an element {name}, got {_excerpt(header)}")
-        attributes = _ATTRIBUTE.findall(match[2])
-        if match[1] != name or tuple(key for key, _ in attributes) != keys:
+        header, found, attributes = self._take_header(name)
+        if found != name or tuple(key for key, _ in attributes) != keys:
             raise MalformedTurn(f"expected an element {name} with keys {list(keys)}, got {_excerpt(header)}")
-        self._take(self._special.sep)
-        return tuple(value.replace("&quot;", '"').replace("&amp;", "&") for _, value in attributes)
+        return tuple(value for _, value in attributes)
+
+    def take_message(self) -> dict[str, str]:
+        """Take `OPEN message key="value"… SEP` with any keys; returns its attributes."""
+        header, found, attributes = self._take_header("message")
+        if found != "message":
+            raise MalformedTurn(f"expected a message, got {_excerpt(header)}")
+        return dict(attributes)
 
     def take_close(self, name: str) -> None:
         """Take `CLOSE name SEP`."""
@@ -115,12 +116,29 @@ class XtmlReader:
             raise MalformedTurn(f"expected the end of {name}, got that of {_excerpt(found)}")
         self._take(self._special.sep)
 
-    def take_end(self) -> None:
-        """Take `CLOSE message SEP END_OF_MSG` and nothing after it."""
+    def take_message_end(self) -> None:
+        """Take `CLOSE message SEP END_OF_MSG`."""
         self.take_close("message")
         self._take(self._special.end_of_msg)
+
+    def take_end(self) -> None:
+        """Take `CLOSE message SEP END_OF_MSG` and nothing after it."""
+        self.take_message_end()
         if self._place < len(self._ids):
             raise MalformedTurn(f"{len(self._ids) - self._place} tokens after the end of the message")
+
+    def _take_header(self, name: str) -> tuple[str, str, list[tuple[str, str]]]:
+        """Take `OPEN … SEP`: the text between them, the name in it, and the attributes."""
+        self._take(self._special.open)
+        header = self.text()
+        match = _HEADER.fullmatch(header)
+        if match is None:
+            raise MalformedTurn(f"expected an element {name}, got {_excerpt(header)}")
+        self._take(self._special.sep)
+        attributes = [
+            (key, value.replace("&quot;", '"').replace("&amp;", "&")) for key, value in _ATTRIBUTE.findall(match[2])
+        ]
+        return header, match[1], attributes
 
     def _take(self, token_id: int) -> None:
         expected = self._names[token_id]

@@ -69,6 +69,15 @@ def test_text_never_becomes_structure(chat: Chat, system: str, user: str, name: 
     assert structure_of(chat.tokenizer, results) == message + prefix
 
 
+@given(chats(), TEXTS, TEXTS, TEXTS)
+def test_reading_a_rendered_task_or_result_gives_its_texts_back(chat: Chat, system: str, user: str, name: str) -> None:
+    tools = (ToolSpec(name=name, description=user, parameters=object_schema({system: {"type": "string"}})),)
+    for declared in (tools, ()):
+        assert chat.read_task(chat.render_task(system, declared, user)) == (system, user)
+    results = [CallResult(tool=name, index=2, text=user), CallResult(tool=name, index=1, text=system)]
+    assert chat.read_tool_results(chat.render_tool_results(results)) == (system, user)
+
+
 @given(chats(), TEXTS)
 def test_text_is_what_it_decodes_to(chat: Chat, text: str) -> None:
     assert chat.tokenizer.decode(chat.tokenizer.encode(text)) == text

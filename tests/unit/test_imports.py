@@ -33,7 +33,12 @@ DOORS = {
     "torch": ("kernels/", "model/", "rollout/", "learner/", "actors/"),
 }
 # light because a folder's other users must not pay for torch
-WITHOUT_TORCH = ("rollout/trajectory.py", "rollout/trajectory_file.py", "rollout/stored_group.py")
+WITHOUT_TORCH = (
+    "rollout/trajectory.py",
+    "rollout/trajectory_file.py",
+    "rollout/stored_group.py",
+    "rollout/rewards/term.py",
+)
 
 
 def source_files() -> list[Path]:

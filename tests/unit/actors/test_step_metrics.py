@@ -15,10 +15,12 @@ from segue.actors.step_metrics import (
     batch_metrics,
     environment_metrics,
     evaluation_metrics,
+    reward_term_metrics,
     rollout_metrics,
     staleness_metrics,
 )
 from segue.envs.client import EnvCounters
+from segue.rollout.rewards.panel import RewardCounters
 from segue.rollout.trajectory import Outcome
 
 
@@ -106,6 +108,19 @@ def test_every_counter_of_the_env_client_is_a_metric() -> None:
     powers = {field.name: 2**i for i, field in enumerate(fields(EnvCounters))}
     found = environment_metrics(EnvCounters(), EnvCounters(**powers))
     assert sorted(found.values()) == sorted(powers.values())
+
+
+def test_reward_term_metrics_are_gains_and_a_mean_over_what_was_asked() -> None:
+    before = RewardCounters(computed=4, failed=1, expired=1, wall_s=3.0)
+    after = RewardCounters(computed=7, failed=2, expired=5, wall_s=7.0)
+    # 3 + 1 + 4 terms in 4 seconds
+    assert reward_term_metrics(before, after) == {
+        "reward/terms/computed": 3,
+        "reward/terms/failed": 1,
+        "reward/terms/expired": 4,
+        "reward/term/wall_s": 0.5,
+    }
+    assert reward_term_metrics(after, after)["reward/term/wall_s"] is None
 
 
 def test_staleness_metrics() -> None:

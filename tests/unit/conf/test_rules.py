@@ -88,6 +88,11 @@ CASES = {
         "env.variants must be reset options by names without a slash other than sampled and greedy, "
         "got greedy: {'level': 2}",
     ),
+    "reward_terms_are_readable": (
+        ["rollout.reward_terms={polite: {kwargs: {api_key: x}}}"],
+        "rollout.reward_terms.polite must be a dictionary with term, and perhaps kwargs and timeout_s, "
+        "got the keys kwargs",
+    ),
     "settings_have_effect": (
         ["learner.loss.constant_tokens=7"],
         "learner.loss.constant_tokens must be left alone, got 7; "

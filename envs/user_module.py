@@ -1,0 +1,39 @@
+"""Modules of the user's: installed ones first, then those of the folder that a run was launched in."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from segue.envs.errors import EnvironmentSetupError
+
+
+def is_module_name(name: str) -> bool:
+    """True for the dotted name of a module."""
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def import_user_module(name: str, folder: str | None, *, named_by: str) -> ModuleType:
+    """Import a module that a configuration names.
+
+    Args:
+        name: dotted.
+        folder: `env.import_folder`; None is the present one. It is appended to the path: a file of the user's must not
+            hide an installed package.
+        named_by: `key=value` that names it, for messages.
+    Raises:
+        EnvironmentSetupError: it is nowhere.
+        Exception: whatever it raises itself.
+    """
+    folder = folder or os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise EnvironmentSetupError(
+            f"{named_by} names module {name}, which is neither installed nor in {Path(folder)}"
+        ) from error

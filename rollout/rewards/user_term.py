@@ -1,0 +1,100 @@
+"""Terms of the user's: found by name, and kept from holding up the event loop or ending a run."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from threading import Thread
+from typing import Any
+
+from segue.conf.reward_term import RewardTermSpec
+from segue.envs.errors import EnvironmentSetupError, InfrastructureFailure, boundary
+from segue.envs.user_module import import_user_module
+from segue.rollout.rewards.term import FinishedEpisode
+
+
+class UserTerm:
+    """A term whose failures are those of infrastructure, and which runs in a thread where it is not `async`."""
+
+    def __init__(self, name: str, term: Callable[[FinishedEpisode], Any]) -> None:
+        self._name = name
+        self._term = term
+        self._is_async = inspect.iscoroutinefunction(term) or inspect.iscoroutinefunction(term.__call__)
+
+    async def __call__(self, episode: FinishedEpisode) -> Any:
+        """See `RewardTerm`."""
+        with boundary(f"reward term {self._name}", InfrastructureFailure):
+            if self._is_async:
+                return await self._term(episode)
+            value = await _run_in_thread(partial(self._term, episode))
+            return await value if inspect.isawaitable(value) else value
+
+
+def find_user_term(spec: RewardTermSpec, folder: str | None) -> Callable[..., Any]:
+    """What `my_module:my_term` names; called with the configured arguments it could be.
+
+    Args:
+        folder: `env.import_folder`.
+    Raises:
+        EnvironmentSetupError: it is not there, cannot be called, or not with these arguments.
+    """
+    module_name, _, attribute = spec.term.partition(":")
+    named_by = f"{spec.path}.term={spec.term}"
+    try:
+        found: Any = import_user_module(module_name, folder, named_by=named_by)
+    except EnvironmentSetupError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise EnvironmentSetupError(f"{named_by} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise EnvironmentSetupError(f"{named_by} names {attribute}, which module {module_name} has not")
+        found = getattr(found, part)
+    if not callable(found):
+        raise EnvironmentSetupError(f"{named_by} must name a function or a class, got {found!r:.200}")
+    given = () if inspect.isclass(found) else ("the episode",)
+    try:
+        inspect.signature(found).bind(*given, **spec.kwargs)
+    except TypeError as error:
+        arguments = ", ".join((*given, *spec.kwargs))
+        raise EnvironmentSetupError(
+            f"{named_by} must take ({arguments}), as {spec.path}.kwargs says: {error}"
+        ) from error
+    return found
+
+
+def build_user_term(spec: RewardTermSpec, folder: str | None) -> UserTerm:
+    """The term, ready to rate.
+
+    Raises:
+        EnvironmentSetupError: see `find_user_term`; or its class cannot be built.
+    """
+    found = find_user_term(spec, folder)
+    if not inspect.isclass(found):
+        return UserTerm(spec.name, partial(found, **spec.kwargs))
+    try:
+        term = found(**spec.kwargs)
+    except (Exception, SystemExit) as error:
+        raise EnvironmentSetupError(
+            f"{spec.path}.term={spec.term} cannot be built: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(term):
+        raise EnvironmentSetupError(f"{spec.path}.term={spec.term} must build what can be called with an episode")
+    return UserTerm(spec.name, term)
+
+
+async def _run_in_thread(function: Callable[[], Any]) -> Any:
+    """Run in a thread of its own: one that hangs takes nobody's place, and holds up no exit."""
+    result: Future[Any] = Future()
+    # running: cancelling the wait leaves the thread to end when it likes
+    result.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=work, name="reward term", daemon=True).start()
+    return await asyncio.wrap_future(result)
