@@ -72,7 +72,7 @@ class ConsoleView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._end_live()
 
     def say(self, text: str) -> None:
         """Print one line that stays."""
@@ -97,8 +97,11 @@ class ConsoleView:
             if not self._is_live:
                 self.say(step_line(step, self._num_steps, values, command=self._command))
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         """Leave the terminal as it was."""
+        self._end_live()
+
+    def _end_live(self) -> None:
         if self._is_live:
             with suppress(OSError):
                 self._live.stop()

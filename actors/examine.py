@@ -63,7 +63,7 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
             )
             recorder.write("eval", 0, evaluation_metrics(mode.name, evaluation, time.monotonic() - begun))
             results[mode.name] = evaluation.to_json()
-        recorder.close()
+        recorder.close("finished")
         usage = meter.read()
     summary = {
         **facts,

@@ -61,7 +61,7 @@ class CurvesSink:
             self._draw()
         self._has_evaluation |= kind == "eval"
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         """See `recorder.Sink`."""
         self._draw()
 

@@ -1,15 +1,15 @@
-"""Where metrics go: `metrics.jsonl`, TensorBoard, Ray's metrics, and the console, which listens."""
+"""Where metrics go: `metrics.jsonl`, TensorBoard and other loggers, Ray's metrics, and the console, which listens."""
 
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ray.util.metrics import Gauge
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -18,7 +18,7 @@ from segue.actors.metrics import pattern_of
 
 Values = Mapping[str, float | None]
 
-_FAULT = "fault"
+_FAULT, _RESTORE = "fault", "restore"
 
 
 class Sink(Protocol):
@@ -27,8 +27,8 @@ class Sink(Protocol):
     def write(self, kind: str, step: int, values: Values) -> None:
         """Record them; None means that the event has no such value."""
 
-    def close(self) -> None:
-        """Nothing follows."""
+    def close(self, status: str) -> None:
+        """Nothing follows; the launch ended as `finished`, `interrupted`, or with what failed."""
 
 
 class JsonlSink:
@@ -53,7 +53,7 @@ class JsonlSink:
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         """See `Sink`."""
         self._file.close()
 
@@ -66,10 +66,16 @@ class TensorBoardSink:
 
     def write(self, kind: str, step: int, values: Values) -> None:
         """See `Sink`."""
+        if kind == _RESTORE:
+            # TensorBoard forgets what it was told of this step and later ones
+            self._writer.add_event(
+                Event(wall_time=time.time(), step=step + 1, session_log=SessionLog(status=SessionLog.START))
+            )
+            return
         present = [Summary.Value(tag=name, simple_value=value) for name, value in values.items() if value is not None]
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=present)))
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         """See `Sink`."""
         self._writer.close()
 
@@ -86,7 +92,7 @@ class RayMetricsSink:
             if value is not None:
                 self._gauge(name).set(value)
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         """See `Sink`."""
 
     def _gauge(self, name: str) -> Any:
@@ -113,7 +119,7 @@ class Recorder:
         if self._lines is not None:
             self._lines.incarnation = incarnation
         if incarnation:
-            self.write("restore", step, {})
+            self.write(_RESTORE, step, {})
 
     def write_fault(self, step: int, fault: Fault) -> None:
         """Record something that went wrong while the run was at this step."""
@@ -134,10 +140,26 @@ class Recorder:
         for sink in self._sinks:
             sink.write(kind, step, values)
 
-    def close(self) -> None:
-        """Nothing follows."""
+    def close(self, status: str) -> None:
+        """Nothing follows; the launch ended as `Sink.close` says."""
         for sink in self._sinks:
-            sink.close()
+            sink.close(status)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What `metrics.jsonl` holds already."""
+
+    num_events: int = 0
+    """Lines, of all incarnations."""
+    num_restores: int = 0
+    """Of these, restores."""
+
+
+def read_progress(path: Path) -> Progress:
+    """How far the recording has come."""
+    kinds = [line["kind"] for line in _read_lines(path)]
+    return Progress(len(kinds), kinds.count(_RESTORE))
 
 
 def _cut_partial_line(path: Path) -> None:
@@ -157,7 +179,7 @@ def read_metrics(path: Path, say: Callable[[str], None] = lambda text: None) -> 
     """
     kept: dict[Any, dict[str, Any]] = {}
     for line in _read_lines(path, say):
-        if line["kind"] == "restore":
+        if line["kind"] == _RESTORE:
             kept = {event: earlier for event, earlier in kept.items() if earlier["step"] <= line["step"]}
         elif line["kind"] != _FAULT:
             event = (line["kind"], line["step"], frozenset(line["metrics"]))

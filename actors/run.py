@@ -15,6 +15,7 @@ from segue.actors.errors import Interrupted, RayLost, RunError
 from segue.actors.faults import Fault, FaultLog
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage
+from segue.actors.loggers import open_loggers, where_to_look
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.plots import CurvesSink
 from segue.actors.preflight import (
@@ -25,8 +26,8 @@ from segue.actors.preflight import (
     initial_model,
 )
 from segue.actors.process_meter import ProcessMeter
-from segue.actors.provenance import launch_facts, program
-from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, TensorBoardSink, read_faults
+from segue.actors.provenance import launch_facts
+from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, read_faults
 from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.summary import build_summary, rows_before_and_after
@@ -157,7 +158,7 @@ def _launch(
             results = {**controller.summary(), "faults": read_faults(folder.metrics)}
             summary = build_summary(config, launches, results, status=status)
             _write_end(folder.summary, summary, recorder, view.say)
-    _tell_results(folder, summary)
+    _tell_results(config, folder, summary)
 
 
 def _faults_found(folder: RunFolder, step: int, damaged: list[str]) -> list[Fault]:
@@ -180,7 +181,7 @@ def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: 
         return Recorder(
             JsonlSink(folder.metrics),
             [
-                TensorBoardSink(folder.events),
+                *open_loggers(config, folder, view.say),
                 RayMetricsSink(),
                 CurvesSink(folder.metrics, folder.curves, view.say),
                 view,
@@ -199,7 +200,7 @@ def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Cal
     """Write the summary and what the recorder holds back; a fault there hides none that ended the run before."""
     try:
         write_json(path, summary)
-        recorder.close()
+        recorder.close(summary["status"])
     except OSError as error:
         if summary["status"] == "finished":
             raise _no_room(path, error) from error
@@ -213,7 +214,7 @@ def _greet(view: ConsoleView, folder: RunFolder, lineage: Lineage, step: int) ->
         view.say(f"run folder: {folder.path}")
 
 
-def _tell_results(folder: RunFolder, summary: dict[str, Any]) -> None:
+def _tell_results(config: SegueConfig, folder: RunFolder, summary: dict[str, Any]) -> None:
     console = Console()
     console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
     lines = [
@@ -222,7 +223,7 @@ def _tell_results(folder: RunFolder, summary: dict[str, Any]) -> None:
         f"summary: {folder.summary}",
         f"curves:  {folder.curves}",
         f"model:   {folder.export}",
-        f"watch:   {program('tensorboard')} --logdir {folder.events}",
+        *(f"watch:   {line}" for line in where_to_look(config, folder)),
     ]
     if summary["command"] == PhaseKind.pretrain.value:
         lines.insert(0, _demonstrator_line(summary))

@@ -5,7 +5,8 @@ run.json         each launch: command line, versions, hardware, commit, steps th
 metrics.jsonl    one JSON object a line: every metric of every step and evaluation
 summary.json     before and after, costs, failures; written when the run ends, last of all
 curves.png       what metrics.jsonl says, drawn
-events/          the same for TensorBoard
+events/          the same for TensorBoard, where it is among run.loggers
+wandb/, mlflow/  likewise: the run's id at these loggers, and what is not sent
 groups/          the buffer: one file a finished group
 sessions/        journals of unfinished episodes
 trajectories/    played evaluations: one file for each mode and rollout actor
@@ -42,6 +43,8 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.curves = path / "curves.png"
         self.events = path / "events"
+        self.wandb = path / "wandb"
+        self.mlflow = path / "mlflow"
         self.groups = path / "groups"
         self.sessions = path / SESSIONS_NAME
         self.trajectories = path / "trajectories"

@@ -16,12 +16,18 @@ def driver_environment() -> dict[str, str]:
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO: 0 leaves device variables of actors without a GPU alone.
     RAY_DEDUP_LOGS, RAY_DEDUP_LOGS_SKIP_REGEX: leave out every line that Ray would print into the run's own, pages of
         them where a node is lost; what befell an actor the run says itself.
+    MLFLOW_LOGGING_LEVEL: WARNING, so that it does not write into what the run says.
+    WANDB_ERROR_REPORTING, MLFLOW_DISABLE_TELEMETRY: keep these packages, where a run uses them, from telling their
+        makers of it.
     """
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_DEDUP_LOGS": "1",
         "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+        "WANDB_ERROR_REPORTING": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
     }
 
 

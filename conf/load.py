@@ -43,6 +43,8 @@ STORED_NAME = "config.yaml"
 _STORED_HEADER = "defaults:\n- base_config\n"
 SHIPPED_WARM_START = "warm_start"
 RESUMING_COMMANDS = ("train", "pretrain")
+# what stands behind it is a path
+_SQLITE = "sqlite:///"
 MAX_JOBS = 1000
 """Of one `--multirun`."""
 
@@ -50,6 +52,9 @@ MAX_JOBS = 1000
 CHANGEABLE_ON_RESUME = (
     "run.dir",
     "run.console",
+    "run.loggers",
+    "run.wandb",
+    "run.mlflow",
     "env.import_folder",
     "train.steps",
     "train.eval_every",
@@ -257,6 +262,9 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
         config.run.dir = _absolute(launch, config.run.dir)
     if config.run.init_from is not None and config.run.init_from != SHIPPED_WARM_START:
         config.run.init_from = _absolute(launch, config.run.init_from)
+    uri = config.run.mlflow.tracking_uri
+    if uri is not None and uri.startswith(_SQLITE):
+        config.run.mlflow.tracking_uri = _SQLITE + _absolute(launch, uri.removeprefix(_SQLITE))
     config.env.import_folder = _absolute(launch, config.env.import_folder or "")
     if is_file("tokenizer", Path(_absolute(launch, config.tokenizer))):
         config.tokenizer = _absolute(launch, config.tokenizer)

@@ -30,6 +30,8 @@ def _rows(section: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _default(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_default, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return value.name if isinstance(value, Enum) else str(value)

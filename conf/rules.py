@@ -7,6 +7,7 @@ and, where there is one, the remedy. `check_rules` runs them all, before anythin
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 from segue.conf.errors import ConfigError
@@ -16,6 +17,7 @@ from segue.conf.schema import (
     AdvantageConfig,
     AdvantageKind,
     BalanceConfig,
+    Logger,
     LossConfig,
     LossKind,
     NormalisationKind,
@@ -24,6 +26,7 @@ from segue.conf.schema import (
     ScheduleKind,
     SegueConfig,
 )
+from segue.conf.secret import MASK, holds_secret
 
 SAMPLED_MODE, GREEDY_MODE = EVALUATION_MODES = ("sampled", "greedy")
 
@@ -111,6 +114,19 @@ def numbers_are_finite(config: SegueConfig) -> None:
     """No number is NaN or infinite, those in the dictionaries of the environment's own keys included."""
     for path, value in _numbers(config, ""):
         _require(math.isfinite(value), path, "finite", value)
+
+
+def loggers_are_distinct(config: SegueConfig) -> None:
+    """Each logger writes once."""
+    names = [logger.name for logger in config.run.loggers]
+    _require(len(set(names)) == len(names), "run.loggers", "a list without repetitions", names)
+
+
+def tracking_uri_holds_no_secret(config: SegueConfig) -> None:
+    """The configuration is written down and shown; what a server asks for comes from variables."""
+    uri = config.run.mlflow.tracking_uri
+    remedy = "give a server's in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or in MLFLOW_TRACKING_TOKEN"
+    _require(uri is None or not holds_secret(uri), "run.mlflow.tracking_uri", "without a password", MASK, remedy)
 
 
 def values_in_range(config: SegueConfig) -> None:
@@ -280,6 +296,18 @@ def reward_terms_are_readable(config: SegueConfig) -> None:
     read_reward_terms(config.rollout.reward_terms)
 
 
+def logger_settings_have_effect(config: SegueConfig) -> None:
+    """Settings of a logger that is not among those of the run must not be given."""
+    for logger, section in ((Logger.wandb, config.run.wandb), (Logger.mlflow, config.run.mlflow)):
+        for name in (field.name for field in fields(section)):
+            value = getattr(section, name)
+            _unused_unless(
+                value == _default(type(section), name) or logger in config.run.loggers,
+                f"run.{logger.name}.{name}", f"{logger.name} among run.loggers",
+                value.name if isinstance(value, Enum) else value,
+            )  # fmt: skip
+
+
 def settings_have_effect(config: SegueConfig) -> None:
     """A setting that another one turns off must not be given."""
     learner = config.learner
@@ -316,6 +344,8 @@ def settings_have_effect(config: SegueConfig) -> None:
 
 RULES: tuple[Callable[[SegueConfig], None], ...] = (
     numbers_are_finite,
+    loggers_are_distinct,
+    tracking_uri_holds_no_secret,
     values_in_range,
     resources_in_range,
     optimizers_in_range,
@@ -335,6 +365,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     held_out_seeds_are_apart,
     variants_are_named_options,
     reward_terms_are_readable,
+    logger_settings_have_effect,
     settings_have_effect,
 )
 

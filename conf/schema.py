@@ -380,6 +380,43 @@ class ClusterConfig:
     """Likewise for each learner rank."""
 
 
+class Logger(Enum):
+    """What metrics are sent to, beside `metrics.jsonl`."""
+
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+    mlflow = "mlflow"
+
+
+class WandbMode(Enum):
+    """Whether W&B is sent anything."""
+
+    offline = "offline"
+    online = "online"
+
+
+@dataclass(kw_only=True, slots=True)
+class WandbConfig:
+    """Weights & Biases; the key of an account is never part of a configuration."""
+
+    mode: WandbMode = WandbMode.offline
+    """Keep what `wandb sync` may send later in the run folder, or send it at once; `wandb login` first."""
+    project: str = "segue"
+    """Project that the run is shown in."""
+    entity: str | None = None
+    """User or team; null is the account's default."""
+
+
+@dataclass(kw_only=True, slots=True)
+class MlflowConfig:
+    """MLflow; passwords and tokens are never part of a configuration."""
+
+    tracking_uri: str | None = None
+    """Address of a tracking server, or of a database; null keeps one in the run folder."""
+    experiment: str = "segue"
+    """Experiment that the run is shown in."""
+
+
 @dataclass(kw_only=True, slots=True)
 class RunConfig:
     """Where a run lives and where it starts from."""
@@ -390,6 +427,10 @@ class RunConfig:
     """Exported model to start from; `warm_start` is the one shipped for the default task; null is random."""
     console: bool = True
     """Live view on a terminal; lines otherwise."""
+    loggers: list[Logger] = field(default_factory=lambda: [Logger.tensorboard])
+    """What metrics are sent to beside `metrics.jsonl`; `wandb` and `mlflow` are extras to be installed."""
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    mlflow: MlflowConfig = field(default_factory=MlflowConfig)
 
 
 @dataclass(kw_only=True, slots=True)

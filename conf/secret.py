@@ -1,6 +1,8 @@
-"""Overrides that give a secret: what is printed and recorded of them."""
+"""Overrides and values that are secrets: what is printed and recorded of them."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from segue.conf.keys import known_keys
 
@@ -20,7 +22,20 @@ def mask_override(text: str) -> str:
         ['env.kwargs.api_key=***', 'env.kwargs=***', 'rollout.page_tokens=4']
     """
     key, equals, value = text.partition("=")
-    return f"{key}={MASK}" if equals and (names_secret(key) or _SECRET_VALUE.search(value)) else text
+    return f"{key}={MASK}" if equals and (names_secret(key) or holds_secret(value)) else text
+
+
+def mask_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as they may be seen: those of a secret's key, and those that hold one, masked."""
+    return {
+        key: MASK if value is not None and (names_secret(key) or holds_secret(str(value))) else value
+        for key, value in values.items()
+    }
+
+
+def holds_secret(value: str) -> bool:
+    """True where a value has a user's password in an address, or a dictionary in it an entry that says so."""
+    return _SECRET_VALUE.search(value) is not None
 
 
 def names_secret(key: str) -> bool:

@@ -48,7 +48,7 @@ class Listener:
         if kind == "step":
             self.steps.append(dict(values))
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         pass
 
 

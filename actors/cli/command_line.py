@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from segue.actors.cli.job_list import JobList
+from segue.actors.logger_packages import check_logger_packages
 from segue.actors.loopback import keep_ray_on_loopback
 from segue.actors.ray_files import keep_ray_files_private
 from segue.conf.errors import ConfigError
@@ -59,6 +60,8 @@ def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:
     if arguments.cfg is not None:
         print(config_to_yaml(config), end="")
         return None
+    if command in RESUMING_COMMANDS:
+        check_logger_packages(config.run)
     if command not in _WITHOUT_RAY:
         _keep_ray_private(config)
     return config
@@ -94,7 +97,9 @@ def run_jobs(command: str, overrides: list[str]) -> int:
         jobs = _with_folders(jobs, overrides)
     for job in jobs:
         try:
-            load_config(job, command)
+            config = load_config(job, command)
+            if command in RESUMING_COMMANDS:
+                check_logger_packages(config.run)
         except ConfigError as error:
             raise ConfigError(f"{error}, in {_shown(command, job)}") from error
     codes = []

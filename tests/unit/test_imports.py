@@ -30,6 +30,8 @@ DOORS = {
     "ray": ("actors/",),
     "triton": ("kernels/",),
     "vllm": ("rollout/engine/vllm.py",),
+    "wandb": ("actors/wandb_sink.py",),
+    "mlflow": ("actors/mlflow_sink.py",),
     "torch": ("kernels/", "model/", "rollout/", "learner/", "actors/"),
 }
 # light because a folder's other users must not pay for torch

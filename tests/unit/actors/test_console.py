@@ -82,7 +82,7 @@ def test_lines_replace_the_live_view_where_there_is_no_terminal() -> None:
     view.write("step", 12, STEP)
     view.write("restore", 12, {})
     view.say("[not markup] a/b")
-    view.close()
+    view.close("finished")
     assert stream.getvalue() == STEP_TEXT + "\n[not markup] a/b\n"
 
 

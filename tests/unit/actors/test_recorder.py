@@ -20,18 +20,18 @@ class Listener:
     def write(self, kind: str, step: int, values: Values) -> None:
         self.events.append((kind, step, values))
 
-    def close(self) -> None:
-        self.events.append(("close", 0, {}))
+    def close(self, status: str) -> None:
+        self.events.append((status, 0, {}))
 
 
 def test_every_sink_hears_everything() -> None:
     sinks = [Listener(), Listener()]
     recorder = Recorder(None, list(sinks))
     recorder.write("step", 1, {"batch/success/mean": 0.5, "batch/reward_term/process": None})
-    recorder.close()
+    recorder.close("finished")
     expected = [
         ("step", 1, {"batch/success/mean": 0.5, "batch/reward_term/process": None}),
-        ("close", 0, {}),
+        ("finished", 0, {}),
     ]
     assert [sink.events for sink in sinks] == [expected, expected]
 
@@ -49,7 +49,7 @@ def test_lines_are_json_without_nan(tmp_path: Path) -> None:
     sink.write("step", 3, {"batch/success/mean": 0.25, "batch/reward/std": None})
     with pytest.raises(ValueError, match="not JSON compliant"):
         sink.write("step", 4, {"batch/success/mean": float("nan")})
-    sink.close()
+    sink.close("finished")
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (line["kind"], line["step"], line["incarnation"]) == ("step", 3, 2)
     assert line["metrics"] == {"batch/success/mean": 0.25, "batch/reward/std": None}
@@ -66,7 +66,7 @@ def test_a_restore_undoes_later_steps(tmp_path: Path) -> None:
     second.write("restore", 1, {})
     second.write("step", 2, {"batch/success/mean": 0.9})
     for sink in (first, second):
-        sink.close()
+        sink.close("finished")
     kept = [(line["kind"], line["step"], line["metrics"].get("batch/success/mean")) for line in read_metrics(path)]
     assert kept == [("eval", 0, None), ("step", 1, 0.1), ("step", 2, 0.9)]
     assert len(path.read_text().splitlines()) == 6
@@ -77,7 +77,7 @@ def test_an_evaluation_that_was_played_again_replaces_the_first_of_its_mode(tmp_
     sink = JsonlSink(path)
     for mode, value in (("sampled", 0.1), ("greedy", 0.2), ("sampled", 0.3)):
         sink.write("eval", 4, {f"eval/{mode}/success": value})
-    sink.close()
+    sink.close("finished")
     assert [line["metrics"] for line in read_metrics(path)] == [
         {"eval/greedy/success": 0.2},
         {"eval/sampled/success": 0.3},
@@ -99,13 +99,13 @@ def test_a_line_that_a_killed_process_left_half_written_is_cut(tmp_path: Path) -
     path = tmp_path / "metrics.jsonl"
     first = JsonlSink(path)
     first.write("step", 1, {"batch/success/mean": 0.1})
-    first.close()
+    first.close("finished")
     with path.open("a") as file:
         file.write('{"kind": "step", "st')
     second = JsonlSink(path)
     second.incarnation = 1
     second.write("step", 2, {"batch/success/mean": 0.2})
-    second.close()
+    second.close("finished")
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
 
 
@@ -116,15 +116,15 @@ def test_a_damaged_line_is_named_once_and_left_out_and_no_drawing_ends_a_run(tmp
     path.write_bytes((whole % 1).encode() + b"".join(bad) + (whole % 3).encode())
     said: list[str] = []
     sink = CurvesSink(path, curves, said.append)
-    sink.close()
-    sink.close()
+    sink.close("finished")
+    sink.close("finished")
     assert [line["step"] for line in read_metrics(path)] == [1, 3]
     assert said == [f"line {number} of {path} is damaged and left out" for number in range(2, 7)]
     assert curves.is_file()
     curves.unlink()
     # nothing can be written there
     curves.mkdir()
-    sink.close()
+    sink.close("finished")
     assert said[5:] == [text for text in said if text.startswith(f"{curves} could not be drawn: IsADirectoryError")]
     assert len(said) == 6
 
@@ -135,7 +135,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path)
     sink.write("step", 1, {"batch/success/mean": 0.25, "batch/reward/std": None})
     sink.write("step", 2, {"batch/success/mean": 0.5})
-    sink.close()
+    sink.close("finished")
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert events.Tags()["scalars"] == ["batch/success/mean"]
@@ -150,7 +150,7 @@ def test_faults_are_kept_through_restores_and_are_no_metrics(tmp_path: Path) -> 
     recorder.write_fault(1, Fault(who="rollout-0", what="died", done="replaced"))
     recorder.begin_incarnation(1, 0)
     recorder.write_fault(0, Fault(who="learner", what="lost", done="started anew"))
-    recorder.close()
+    recorder.close("finished")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["kind"], line["incarnation"]) for line in lines] == [
         ("step", 0),

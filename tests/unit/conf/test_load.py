@@ -175,6 +175,9 @@ def test_relative_paths_are_taken_from_the_launch_folder(tmp_path: Path) -> None
     assert config.run.init_from == f"{tmp_path}/../start"
     assert config.tokenizer == f"{tmp_path}/bpe.json"
     assert load_config([], launch_folder=tmp_path).tokenizer == SegueConfig().tokenizer
+    for given, uri in (("sqlite:///a.db", f"sqlite:///{tmp_path}/a.db"), ("https://host/a", "https://host/a")):
+        overrides = ["run.loggers=[mlflow]", f"run.mlflow.tracking_uri={given}"]
+        assert load_config(overrides, launch_folder=tmp_path).run.mlflow.tracking_uri == uri
 
 
 def test_a_tilde_is_the_users_home_and_quoted_signs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

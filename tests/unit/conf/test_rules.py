@@ -93,6 +93,19 @@ CASES = {
         "rollout.reward_terms.polite must be a dictionary with term, and perhaps kwargs and timeout_s, "
         "got the keys kwargs",
     ),
+    "loggers_are_distinct": (
+        ["run.loggers=[wandb,wandb]"],
+        "run.loggers must be a list without repetitions, got ['wandb', 'wandb']",
+    ),
+    "tracking_uri_holds_no_secret": (
+        ["run.loggers=[mlflow]", "run.mlflow.tracking_uri=https://me:sk-1@host/a"],
+        "run.mlflow.tracking_uri must be without a password, got ***; give a server's in MLFLOW_TRACKING_USERNAME and "
+        "MLFLOW_TRACKING_PASSWORD or in MLFLOW_TRACKING_TOKEN",
+    ),
+    "logger_settings_have_effect": (
+        ["run.wandb.mode=online"],
+        "run.wandb.mode must be left alone, got online; it has no effect without wandb among run.loggers",
+    ),
     "settings_have_effect": (
         ["learner.loss.constant_tokens=7"],
         "learner.loss.constant_tokens must be left alone, got 7; "
@@ -141,6 +154,7 @@ def test_reuse_is_allowed_with_staleness() -> None:
             "learner.loss.ppo_clip.clip_high",
             "learner.loss.kind=ppo_clip",
         ),
+        (["run.loggers=[wandb]", "run.mlflow.experiment=a"], "run.mlflow.experiment", "mlflow among run.loggers"),
         (["learner.loss.cispo.ratio_low=0.5"], "learner.loss.cispo.ratio_low", "learner.loss.kind=cispo"),
         (["learner.loss.gspo.clip_low=0.5"], "learner.loss.gspo.clip_low", "learner.loss.kind=gspo"),
         (["learner.loss.reinforce.ratio_high=3"], "learner.loss.reinforce.ratio_high", "learner.loss.kind=reinforce"),

@@ -1,0 +1,49 @@
+"""The loggers that a run names: which packages they need, how they are opened, where their figures are looked at."""
+
+from collections.abc import Callable
+
+from segue.actors.background_sink import BackgroundSink
+from segue.actors.provenance import program
+from segue.actors.recorder import Progress, Sink, TensorBoardSink, read_progress
+from segue.actors.run_folder import RunFolder
+from segue.conf.schema import Logger, SegueConfig
+
+
+def open_loggers(config: SegueConfig, folder: RunFolder, say: Callable[[str], None]) -> list[Sink]:
+    """The run's loggers; to be opened behind `metrics.jsonl`.
+
+    Args:
+        say: is told where the run can be seen, and once of each that fails; none ends the run.
+    """
+    progress = read_progress(folder.metrics)
+    return [_open(logger, config, folder, progress, say) for logger in config.run.loggers]
+
+
+def where_to_look(config: SegueConfig, folder: RunFolder) -> list[str]:
+    """Commands that show, or send, what the loggers left in the run folder."""
+    return [f"{program('tensorboard')} --logdir {folder.events}"] if Logger.tensorboard in config.run.loggers else []
+
+
+def _open(
+    logger: Logger, config: SegueConfig, folder: RunFolder, progress: Progress, say: Callable[[str], None]
+) -> Sink:
+    name = folder.path.name
+
+    def open_wandb(tell: Callable[[str], None]) -> Sink:
+        # the packages load here, and only where they are asked for
+        from segue.actors.wandb_sink import WandbSink
+
+        return WandbSink(config, folder.wandb, name=name, progress=progress, say=tell)
+
+    def open_mlflow(tell: Callable[[str], None]) -> Sink:
+        from segue.actors.mlflow_sink import MlflowSink
+
+        return MlflowSink(config, folder.mlflow, name=name, progress=progress, say=tell)
+
+    match logger:
+        case Logger.tensorboard:
+            return TensorBoardSink(folder.events)
+        case Logger.wandb:
+            return BackgroundSink(logger.name, open_wandb, say)
+        case Logger.mlflow:
+            return BackgroundSink(logger.name, open_mlflow, say)
