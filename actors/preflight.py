@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,13 +14,15 @@ from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.errors import ConfigError
 from segue.conf.load import SHIPPED_WARM_START, is_file
 from segue.conf.model_config import ModelConfig
+from segue.conf.reward_term import RewardTermSpec
 from segue.conf.schema import EnvConfig, SegueConfig, Skill
 from segue.envs.client import EnvClient
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.model.describe import describe
 from segue.model.published_config import load_published_config
 from segue.model.tokenizer.load import load_tokenizer
-from segue.rollout.rewards.build import check_terms
+from segue.rollout.chat import Chat
+from segue.rollout.rewards.build import check_terms, judges_of_their_own
 
 # of a process that has loaded the tensor library
 _PROCESS_BYTES = 10**8
@@ -44,13 +46,15 @@ def check_memory(config: SegueConfig, *, num_rollout: int, num_learners: int) ->
             f"rollout.state_budget_mb must be at least {needed_mb}, for one episode of rollout.max_episode_tokens="
             f"{rollout.max_episode_tokens}, got {rollout.state_budget_mb}"
         )
+    if num_rollout:
+        budget += _check_judges(config)
     if config.cluster.address is not None:
         return
     memory = psutil.virtual_memory().total
     if num_rollout and budget > memory:
         raise ConfigError(
-            f"rollout.state_budget_mb must be below the {memory // 10**6} of this machine's memory, "
-            f"got {rollout.state_budget_mb}"
+            f"rollout.state_budget_mb must be below the {memory // 10**6} of this machine's memory, with those of its "
+            f"judges, got {budget // 10**6}"
         )
     least = least_memory_bytes(config, num_rollout=num_rollout, num_learners=num_learners)
     if least > memory:
@@ -61,6 +65,26 @@ def check_memory(config: SegueConfig, *, num_rollout: int, num_learners: int) ->
         )
 
 
+def _check_judges(config: SegueConfig) -> int:
+    """Bytes that the states of judges with models of their own may take in one rollout actor."""
+    judges = judges_of_their_own(config)
+    for spec, settings, folder in judges:
+        needed_mb = -(-episode_state_bytes(replace(config, model=_model_in(spec, folder))) // 10**6)
+        if needed_mb > settings.state_budget_mb:
+            raise ConfigError(
+                f"{spec.path}.kwargs.state_budget_mb must be at least {needed_mb}, for one record of "
+                f"rollout.max_episode_tokens={config.rollout.max_episode_tokens}, got {settings.state_budget_mb}"
+            )
+    return sum(settings.state_budget_mb for _, settings, _ in judges) * 10**6
+
+
+def _model_in(spec: RewardTermSpec, folder: Path) -> ModelConfig:
+    try:
+        return load_published_config(folder)[0]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{spec.path}.kwargs.model must be an exported model, got another: {error}") from error
+
+
 def least_memory_bytes(config: SegueConfig, *, num_rollout: int, num_learners: int) -> int:
     """What the actors take at the very least: processes, weights and the optimiser's moments."""
     costs = describe(config.model)
@@ -68,7 +92,10 @@ def least_memory_bytes(config: SegueConfig, *, num_rollout: int, num_learners: i
     # ZeRO-3 shares the weights out
     num_copies = num_rollout + (min(1, num_learners) if config.learner.zero_stage == 3 else num_learners)
     moments = _MOMENT_BYTES * costs["parameters"]["total"] if num_learners else 0
-    return int(num_copies * weights + moments + _PROCESS_BYTES * (num_rollout + num_learners))
+    judges = [describe(_model_in(spec, folder)) for spec, _, folder in judges_of_their_own(config)]
+    judging = sum(judge["weights_bytes"][config.learner.precision.name] for judge in judges)
+    plain = _PROCESS_BYTES * (num_rollout + num_learners)
+    return int(num_copies * weights + num_rollout * judging + moments + plain)
 
 
 def episode_state_bytes(config: SegueConfig) -> int:
@@ -158,7 +185,7 @@ def check_reward_terms(config: SegueConfig) -> None:
         ConfigError: a term is not there, or does not take its arguments.
     """
     try:
-        check_terms(config)
+        check_terms(config, Chat(load_tokenizer(config.tokenizer)))
     except EnvironmentSetupError as error:
         raise ConfigError(str(error)) from error
 

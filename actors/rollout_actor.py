@@ -83,11 +83,12 @@ class RolloutActor:
         torch.set_num_threads(config.cluster.threads)
         self._chat = Chat(load_tokenizer(config.tokenizer))
         model = _empty_model(config) if exported_model is None else import_checkpoint(exported_model)[1]
-        model.to(rollout_device(config.cluster.rollout_resources))
+        device = rollout_device(config.cluster.rollout_resources)
+        model.to(device)
         self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
         self._environments = EnvClient(config.env, config.env.workers)
         await self._environments.start()
-        self._panel = build_panel(config)
+        self._panel = build_panel(config, self._engine, self._chat, device)
         self._agent = Agent(
             engine=self._engine,
             chat=self._chat,

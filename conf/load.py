@@ -9,6 +9,7 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from segue.conf.errors import ConfigError
+from segue.conf.judge import resolve_judge
 from segue.conf.keys import (
     FREE_FORM,
     describe_type,
@@ -34,6 +36,7 @@ from segue.conf.keys import (
     unknown_key_message,
 )
 from segue.conf.model_config import ModelConfig
+from segue.conf.reward_term import JUDGE_TERM
 from segue.conf.rules import check_rules
 from segue.conf.schema import EnvConfig, SegueConfig
 from segue.conf.secret import MASK, mask_override, names_secret
@@ -266,6 +269,9 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
     if uri is not None and uri.startswith(_SQLITE):
         config.run.mlflow.tracking_uri = _SQLITE + _absolute(launch, uri.removeprefix(_SQLITE))
     config.env.import_folder = _absolute(launch, config.env.import_folder or "")
+    for term in config.rollout.reward_terms.values():
+        if isinstance(term, dict) and term.get("term") == JUDGE_TERM and isinstance(term.get("kwargs"), dict):
+            resolve_judge(term["kwargs"], partial(_absolute, launch))
     if is_file("tokenizer", Path(_absolute(launch, config.tokenizer))):
         config.tokenizer = _absolute(launch, config.tokenizer)
     return config

@@ -11,7 +11,8 @@ from enum import Enum
 from typing import Any
 
 from segue.conf.errors import ConfigError
-from segue.conf.reward_term import read_reward_terms
+from segue.conf.judge import read_judge
+from segue.conf.reward_term import JUDGE_TERM, read_reward_terms
 from segue.conf.schema import (
     SEGMENT_MULTIPLE,
     AdvantageConfig,
@@ -293,7 +294,9 @@ def variants_are_named_options(config: SegueConfig) -> None:
 
 def reward_terms_are_readable(config: SegueConfig) -> None:
     """Each says what computes it, with what, and for how long at most."""
-    read_reward_terms(config.rollout.reward_terms)
+    for spec in read_reward_terms(config.rollout.reward_terms):
+        if spec.term == JUDGE_TERM:
+            read_judge(spec)
 
 
 def logger_settings_have_effect(config: SegueConfig) -> None:

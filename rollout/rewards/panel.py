@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from segue.envs.clock import EpisodeClock
 from segue.envs.errors import InfrastructureFailure
@@ -31,7 +32,7 @@ class NamedTerm:
     """A term of a run."""
 
     name: str
-    term: Callable[[FinishedEpisode], Awaitable[object]]
+    term: Callable[[FinishedEpisode], Awaitable[Any]]
     """Gives its value; may raise `InfrastructureFailure` or `EngineFailure`."""
     timeout_s: float
     """Deadline, the waits for a place in an engine not counted."""
@@ -82,7 +83,7 @@ class RewardPanel:
         return value
 
 
-def _checked(name: str, value: object) -> float:
+def _checked(name: str, value: Any) -> float:
     if isinstance(value, NUMBERS) and abs(value) <= MAX_REWARD_TERM:
         return float(value)
     raise InfrastructureFailure(

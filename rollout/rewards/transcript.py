@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+import numpy as np
+
 from segue.model.tokenizer.base import render
 from segue.rollout.chat import AssistantTurn, Chat
 from segue.rollout.episode import Episode
@@ -13,7 +15,7 @@ from segue.rollout.xtml import MalformedTurn
 def read_episode(episode: Episode, outcome: Outcome, chat: Chat) -> FinishedEpisode:
     """The episode as its terms see it; its session may be closed."""
     assert episode.session_id.index is not None, "a prefix is no episode"
-    stream = [] if episode.session is None else episode.session.token_ids
+    stream = np.zeros(0, np.int32) if episode.session is None else episode.session.token_ids
     spans = [(turn.start, turn.start + len(turn.completion.token_ids)) for turn in episode.turns]
     results = [chat.read_tool_results(stream[end:start]) for (_, end), (start, _) in pairwise(spans)]
     end_of_task = spans[0][0] if spans else len(stream)

@@ -17,7 +17,7 @@ from segue.rollout.rewards.term import FinishedEpisode
 class UserTerm:
     """A term whose failures are those of infrastructure, and which runs in a thread where it is not `async`."""
 
-    def __init__(self, name: str, term: Callable[[FinishedEpisode], Any]) -> None:
+    def __init__(self, name: str, term: Any) -> None:
         self._name = name
         self._term = term
         self._is_async = inspect.iscoroutinefunction(term) or inspect.iscoroutinefunction(term.__call__)

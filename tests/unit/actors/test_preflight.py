@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from segue.actors.preflight import (
+    check_before_start,
     check_environment,
     check_memory,
+    check_reward_terms,
     episode_state_bytes,
     initial_model,
     least_memory_bytes,
 )
 from segue.conf.errors import ConfigError
 from segue.conf.load import load_config
-from segue.conf.schema import Skill
+from segue.conf.schema import SegueConfig, Skill
 from segue.model.describe import describe
 from segue.model.network import build_model
 from segue.model.precision import dtype_of
@@ -44,6 +46,41 @@ def test_an_initial_model_that_cannot_be_read_is_the_users_to_mend(data: bytes, 
         initial_model(load_config([f"run.init_from={tmp_path}"]))
     assert str(caught.value).startswith("run.init_from must hold ")
     assert reason in str(caught.value)
+
+
+def judged_by(folder: Path, **kwargs: Any) -> SegueConfig:
+    """A configuration with a judge of the shipped model's form."""
+    (folder / "config.json").write_text(json.dumps(WARM_START))
+    config = load_config(["cluster.rollout_actors=3", "cluster.learner_ranks=2"])
+    kwargs = {"rubric": "Be brief.", "model": str(folder), **kwargs}
+    config.rollout.reward_terms = {"kind": {"term": "judge", "kwargs": kwargs}}
+    return config
+
+
+def test_a_judges_weights_and_states_count_in_each_rollout_actor(tmp_path: Path) -> None:
+    config, plain = judged_by(tmp_path, state_budget_mb=1), load_config([])
+    weights = 4 * describe(config.model)["parameters"]["total"]
+    more = least_memory_bytes(config, num_rollout=3, num_learners=2)
+    assert more == least_memory_bytes(plain, num_rollout=3, num_learners=2) + 3 * weights
+    check_memory(config, num_rollout=3, num_learners=2)
+    # as much as one stream of the policy's of 100,000 tokens needs, see below
+    config.rollout.max_episode_tokens = 100_000
+    with pytest.raises(ConfigError, match=r"reward_terms\.kind\.kwargs\.state_budget_mb must be at least 26, .* got 1"):
+        check_memory(config, num_rollout=3, num_learners=2)
+    huge = judged_by(tmp_path, state_budget_mb=10**9)
+    with pytest.raises(ConfigError, match="with those of its judges, got 1000001024"):
+        check_memory(huge, num_rollout=3, num_learners=2)
+
+
+def test_reward_terms_are_looked_for_before_anything_starts(tmp_path: Path) -> None:
+    config = judged_by(tmp_path)
+    check_reward_terms(config)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"kind\.kwargs\.model must be the folder of an exported model"):
+        check_reward_terms(config)
+    config.rollout.reward_terms = {"mine": {"term": "no_such_module:x"}}
+    with pytest.raises(ConfigError, match="term=no_such_module:x names module no_such_module, which is neither"):
+        check_before_start(config)
 
 
 def test_a_model_that_fits_is_found(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rollout_cases import VERSION, FakeEnvironments, make_reply, make_sampling, run
 
 from segue.conf.reward_term import RewardTermSpec
@@ -284,19 +285,23 @@ def config_of(folder: Path, term: str, **kwargs: Any) -> SegueConfig:
     return config
 
 
+def build(config: SegueConfig) -> RewardPanel | None:
+    return build_panel(config, PolicyEngine([]), CHAT, torch.device("cpu"))
+
+
 def test_functions_and_classes_of_the_launch_folder_are_terms(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "some_terms.py").write_text(USERS)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    panel = build_panel(config_of(tmp_path, "some_terms:brevity", max_tokens=9))
+    panel = build(config_of(tmp_path, "some_terms:brevity", max_tokens=9))
     assert panel is not None
     values = [play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel).outcome_terms for _ in range(2)]
     assert values == [{"mine": 0.0}] * 2
-    panel = build_panel(config_of(tmp_path, "some_terms:Counter", start=4))
+    panel = build(config_of(tmp_path, "some_terms:Counter", start=4))
     assert panel is not None
     # built once: the second episode finds what the first left
     values = [play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel).outcome_terms for _ in range(2)]
     assert values == [{"mine": 5.0}, {"mine": 6.0}]
-    assert build_panel(SegueConfig()) is None
+    assert build(SegueConfig()) is None
 
 
 @pytest.mark.parametrize(
@@ -315,7 +320,7 @@ def test_a_term_that_cannot_be_is_known_before_anything_starts(
     (tmp_path / "more_terms.py").write_text(USERS)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     with pytest.raises(EnvironmentSetupError, match=message):
-        check_terms(config_of(tmp_path, term, **kwargs))
+        check_terms(config_of(tmp_path, term, **kwargs), CHAT)
 
 
 def test_a_class_that_cannot_be_built_says_so(tmp_path: Path, monkeypatch: Any) -> None:
@@ -324,7 +329,7 @@ def test_a_class_that_cannot_be_built_says_so(tmp_path: Path, monkeypatch: Any) 
     with pytest.raises(
         EnvironmentSetupError, match=r"mine.term=fussy_terms:Fussy cannot be built: RuntimeError: no key"
     ):
-        build_panel(config_of(tmp_path, "fussy_terms:Fussy"))
+        build(config_of(tmp_path, "fussy_terms:Fussy"))
 
 
 def test_a_spec_has_the_schemas_defaults() -> None:
