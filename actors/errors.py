@@ -13,6 +13,10 @@ class NeverBegan(ActorLost):
     """An actor was to begin on a node that is gone, before Ray knew; nothing speaks against the actor."""
 
 
+class Silent(ActorLost):
+    """An actor gave no answer in time: it may be stuck, or never have found a place."""
+
+
 class RayLost(RunError):
     """Ray itself is gone on this machine, and every actor with it: the run goes on with a new one."""
 

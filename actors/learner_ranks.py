@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from segue.actors.errors import ActorLost, RunError
+from segue.actors.errors import ActorLost, RunError, Silent
 from segue.actors.supervise import Fleet, Member
 from segue.conf.schema import SegueConfig
 
@@ -30,7 +30,8 @@ class LearnerRanks:
         Args:
             exported_model: folder of the model to start from; None draws weights.
         Raises:
-            ActorLost: a rank died, or was not ready in time.
+            ActorLost: a rank died.
+            Silent: one was not ready in time.
             RunError: a rank failed.
         """
         for member in self._members:
@@ -50,7 +51,8 @@ class LearnerRanks:
         Returns:
             Each rank's answer.
         Raises:
-            ActorLost: a rank died, or gave no answer in time.
+            ActorLost: a rank died.
+            Silent: one gave no answer in time.
             RunError: a rank failed.
         """
         references = [self._fleet.call(member, method, *arguments) for member in self._members]
@@ -80,7 +82,7 @@ class LearnerRanks:
         if waiting:
             self._fleet.check_alive()
             silent = [member for member, r in zip(self._members, references, strict=False) if r in waiting]
-            raise ActorLost(
+            raise Silent(
                 f"the controller waited {timeout_s:.0f} s for {what}, without an answer from "
                 f"{', '.join(member.name for member in silent)}{self._fleet.explain_absence(silent)}"
             )

@@ -11,7 +11,7 @@ from rich.console import Console
 from segue.actors.checkpoint_store import CheckpointStore, checkpoint_fault
 from segue.actors.console import ConsoleView, before_and_after, duration
 from segue.actors.controller import Controller
-from segue.actors.errors import Interrupted, RayLost, RunError
+from segue.actors.errors import ActorLost, Interrupted, RayLost, RunError, Silent
 from segue.actors.faults import Fault, FaultLog
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage
@@ -110,7 +110,7 @@ def _launch(
         pool, learners = RolloutPool(fleet, config, faults.note), LearnerRanks(fleet, config)
         fleet.start()
         pool.begin_start(config.cluster.rollout_actors, exported_model=None, needs_weights=True)
-        learners.start(start_from)
+        _start_learner(learners, start_from, faults, max_losses=config.cluster.max_losses)
         pool.wait_started()
         # one that did not start may be started with other values
         recorder = _begin(folder, config, facts, view)
@@ -159,6 +159,21 @@ def _launch(
             summary = build_summary(config, launches, results, status=status)
             _write_end(folder.summary, summary, recorder, view.say)
     _tell_results(config, folder, summary)
+
+
+def _start_learner(learners: LearnerRanks, model: Path | None, faults: FaultLog, *, max_losses: int) -> None:
+    """Start the learner, and again where a rank died; one that does not come in time may have no place."""
+    for num_losses in range(1, max_losses + 2):
+        try:
+            learners.start(model)
+            return
+        except Silent:
+            raise
+        except ActorLost as loss:
+            if num_losses > max_losses:
+                what = f"the learner was lost {num_losses} times in a row as it started; last: {loss}"
+                raise RunError(what) from loss
+            faults.note(Fault(who="learner", what=f"{loss}, as it started", done="all ranks start anew"))
 
 
 def _faults_found(folder: RunFolder, step: int, damaged: list[str]) -> list[Fault]:

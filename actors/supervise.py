@@ -78,6 +78,7 @@ class Fleet:
 
         Raises:
             RunError: there is none.
+            Interrupted: the user asked the run to end meanwhile.
         """
         cluster = self._config.cluster
         # workers put the driver's folder first on their path: it must hold no folder named like a package
@@ -85,10 +86,13 @@ class Fleet:
         # two runs on one cluster do not see each other's actors
         namespace = f"segue-{self._run_folder.name}-{os.getpid()}"
         num_actors = cluster.rollout_actors + cluster.learner_ranks
-        self.dashboard = start_ray(cluster, namespace=namespace, num_actors=num_actors)
+        try:
+            self.dashboard = start_ray(cluster, namespace=namespace, num_actors=num_actors)
+        # how Ray answers SIGTERM, which it takes for itself
+        except SystemExit as end:
+            raise Interrupted from end
         self._servers = own_servers()
         self._mark = read_mark(self._run_folder)
-        # Ray takes SIGTERM for itself
         self._interrupt.install()
 
     def spawn_rollout(self, name: str) -> Member:

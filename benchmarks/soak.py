@@ -58,6 +58,7 @@ OVERRIDES = (
     "env.call_timeout_s=6",
     "learner.step_timeout_s=45",
     "cluster.answer_timeout_s=30",
+    "cluster.start_timeout_s=90",
     "train.wait_timeout_s=150",
 )
 JUDGED_MINUTES = 10.0

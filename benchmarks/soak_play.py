@@ -21,8 +21,8 @@ PATIENCE_S = 60.0
 """For somebody to come who can have a fault."""
 MAX_IDLE_LAUNCHES = 5
 """Launches in a row that wrote no checkpoint; one more, and the run is stuck."""
-STUCK_S = 300.0
-"""Seconds without a step, beyond which the run is stuck."""
+STUCK_S = 420.0
+"""Seconds without a step, beyond which the run is stuck: its longest deadlines, one after another."""
 END_S = 120.0
 """For a run that is asked to end."""
 LEFT_S = 120.0

@@ -150,6 +150,12 @@ def test_a_run_starts_a_ray_of_its_own_that_asks_for_a_token_whatever_the_shell_
     assert signals == ["ending: the step at hand, then a checkpoint; again to end at once", "at once"]
 
 
+def test_a_wish_to_end_is_heard_while_ray_starts(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", str(Path(__file__).parent / "ended_start.py"), str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
+    assert done.stdout.splitlines()[-1] == "interrupted"
+
+
 def test_signals_go_back_to_whom_they_were_with_and_an_ignored_hang_up_stays_ignored() -> None:
     def other(number: int, frame: object) -> None:
         """Takes a signal over, as Ray does."""

@@ -1,12 +1,30 @@
-"""The end of a run whose disk is full; whole runs are in tests/e2e/test_train.py."""
+"""How a run's learner starts, and the end of a run whose disk is full; whole runs are in tests/e2e/test_train.py."""
 
+import random
 from pathlib import Path
 
 import pytest
+from fake_fleet import FakeFleet
 
 from segue.actors.errors import RunError
+from segue.actors.faults import FaultLog
+from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.recorder import Recorder
-from segue.actors.run import _write_end
+from segue.actors.run import _start_learner, _write_end
+from segue.conf.schema import SegueConfig
+
+
+@pytest.mark.parametrize(("num_deaths", "is_started"), [(2, True), (3, False)])
+def test_a_learner_that_dies_as_it_starts_is_started_again(tmp_path: Path, num_deaths: int, is_started: bool) -> None:
+    fleet = FakeFleet(tmp_path, random.Random(0), 0, learner_dies_in=["open_store"] * num_deaths)
+    said: list[str] = []
+    learners = LearnerRanks(fleet, SegueConfig())  # type: ignore[arg-type]
+    if is_started:
+        _start_learner(learners, None, FaultLog(said.append), max_losses=2)
+    else:
+        with pytest.raises(RunError, match=r"^the learner was lost 3 times in a row as it started; last: learner-0 di"):
+            _start_learner(learners, None, FaultLog(said.append), max_losses=2)
+    assert said == ["learner: learner-0 died: as told, as it started; all ranks start anew"] * 2
 
 
 def test_a_summary_that_cannot_be_written_hides_no_error_and_is_one_where_there_was_none(tmp_path: Path) -> None:
