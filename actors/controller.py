@@ -38,11 +38,12 @@ from segue.actors.batch_order import Place, next_batch
 from segue.actors.buffer import Buffer, DropReason
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore, checkpoint_fault
 from segue.actors.console import ConsoleView
+from segue.actors.effort import Effort
 from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RunError
 from segue.actors.failure_watch import FailureWatch
 from segue.actors.faults import Fault, FaultLog
 from segue.actors.group_record import GroupRecord
-from segue.actors.held_out import Mode, play_held_out, standard_modes, variant_modes
+from segue.actors.held_out import Mode, play_held_out, play_to_measure, standard_modes, variant_modes
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage, measure_staleness
@@ -56,6 +57,7 @@ from segue.actors.run_folder import RunFolder
 from segue.actors.step_metrics import (
     StepClock,
     batch_metrics,
+    effort_metrics,
     environment_metrics,
     evaluation_metrics,
     reward_term_metrics,
@@ -123,6 +125,7 @@ class Controller:
         self._started = started
         self._clock = StepClock()
         self._buffer = Buffer(folder.groups, max_uses=phase.max_uses)
+        self._effort = Effort(phase.effort)
         self._tasks = TaskStream(kind=phase.task_kind, run_seed=config.seed, seed_limit=config.eval.seed_start)
         self._in_flight: dict[Job, _Flight] = {}
         self._failures = FailureWatch(_MAX_FAILED_BATCHES * phase.groups_per_step)
@@ -164,6 +167,7 @@ class Controller:
 
     def _run_to_end(self) -> None:
         self._evaluate_before()
+        self._measure_effort()
         # the launch before may have ended in it
         self._evaluate_when_due()
         while self.step < self._phase.num_steps:
@@ -239,6 +243,8 @@ class Controller:
         self._evaluated_step = state.get("evaluated_step", 0)
         self._best = None if state.get("best") is None else (state["best"][0], state["best"][1])
         self._totals = Totals.from_json(state.get("totals", {}))
+        in_flight = {flight.task.number for flight in self._in_flight.values()}
+        self._effort.restore(state.get("effort", {}), in_flight=in_flight)
         self._restore_groups(state.get("buffer", {}), state.get("tasks", {}))
         if step:
             folder = self._store.path(step) / LEARNER_NAME
@@ -272,6 +278,7 @@ class Controller:
         return {
             "steps": self.step,
             "evaluations": self.evaluations,
+            "effort": self._effort.measured,
             "best": None if self._best is None else {"sampled_success": self._best[0], "step": self._best[1]},
             **self._totals.with_costs(time.monotonic() - self._started, self._meter.read()),
         }
@@ -282,7 +289,7 @@ class Controller:
         steps_left = self._phase.num_steps - self.step
         wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
         while len(self._in_flight) + len(self._buffer.ready()) < wanted:
-            task = self._tasks.draw()
+            task = self._effort.begin(self._tasks.draw(), self.step)
             job = self._pool.submit(self._phase.play, task, find_done=partial(self._find_finished, task))
             self._in_flight[job] = _Flight(task=task, job=job, step=self.step)
 
@@ -300,7 +307,9 @@ class Controller:
             while (batch := self._next_batch()) is None:
                 what = f"groups for step {self.step + 1} ({len(self._buffer.ready())} are ready)"
                 for job, record in self._pool.wait_any(list(self._in_flight), timeout_s=timeout_s, what=what):
-                    self._tasks.settle(self._in_flight.pop(job).task.number)
+                    number = self._in_flight.pop(job).task.number
+                    self._tasks.settle(number)
+                    self._effort.settle(number)
                     self._buffer.add(record)
                     self._failures.see(record)
                 self._request_groups()
@@ -396,6 +405,7 @@ class Controller:
         tokens = [pair for record in records for pair in record.tokens_by_version]
         assert self._published is not None
         return {
+            **effort_metrics([episode for record in records for episode in record.episodes]),
             **staleness_metrics(
                 measure_staleness(tokens, self._lineage, step=self.step - 1, max_staleness=max_staleness)
             ),
@@ -421,6 +431,13 @@ class Controller:
         if "before" not in self.evaluations:
             self.evaluations["before"] = self._evaluate(standard_modes(self._config))
         self._rollout_stats = self._pool.stats()
+
+    def _measure_effort(self) -> None:
+        if self._effort.is_due:
+            episodes = play_to_measure(self._pool, self._config, show=self._view.set_status)
+            self._view.say(self._effort.measure(episodes))
+            self._view.set_status("training")
+            self._rollout_stats = self._pool.stats()
 
     def _evaluate_when_due(self) -> None:
         every = self._phase.eval_every
@@ -466,6 +483,7 @@ class Controller:
         state = {
             "step": self.step,
             "tasks": self._tasks.state(),
+            "effort": self._effort.state(),
             "buffer": self._buffer.state(),
             "evaluations": self.evaluations,
             "evaluated_step": self._evaluated_step,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from segue.actors.episode import Episode
+from segue.envs.reply import CLASS_KEY
 
-CLASS_KEY = "question_class"
 SUCCESS_KEY = "is_success"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from segue.actors.task import TaskKind
-from segue.conf.schema import OnExceed, SegueConfig
+from segue.conf.schema import EffortConfig, OnExceed, SegueConfig
 
 # enough that the learner never waits, few enough that an ended run has played little in vain
 _DEMONSTRATIONS_AHEAD = 4
@@ -36,6 +36,8 @@ class Phase:
     drops_stale: bool
     """Drop a group with any token beyond the bound, instead of masking the token."""
     eval_every: int
+    effort: EffortConfig
+    """Budgets of its groups' episodes; off where they earn nothing."""
     publishes_every_step: bool
     """Rollout needs each step's weights; else only evaluations do."""
     play: str
@@ -61,6 +63,7 @@ def _reinforcement(config: SegueConfig) -> Phase:
         max_staleness=train.max_staleness,
         drops_stale=train.on_exceed is OnExceed.drop,
         eval_every=train.eval_every,
+        effort=train.effort,
         publishes_every_step=True,
         play="play",
         learn="train_step",
@@ -79,6 +82,7 @@ def _imitation(config: SegueConfig) -> Phase:
         max_staleness=None,
         drops_stale=False,
         eval_every=config.pretrain.eval_every,
+        effort=EffortConfig(),
         publishes_every_step=False,
         play="demonstrate",
         learn="imitate_step",

@@ -108,7 +108,7 @@ class RolloutActor:
         size = self._config.train.group_size
         async with self._admission.seats(size):
             start = time.perf_counter()
-            spec = TaskSpec(id=task.task_id, seed=task.seed)
+            spec = TaskSpec(id=task.task_id, seed=task.seed, budgets=task.budgets)
             group = await self._agent.run_group(
                 spec, group_id=task.group_id, size=size, made_by=self._name, journals=self._journals_folder
             )

@@ -13,7 +13,9 @@ from segue.actors.lineage import Staleness
 from segue.actors.process_meter import Usage
 from segue.actors.recorder import Values
 from segue.actors.rollout_stats import RolloutStats
+from segue.conf.reward_term import OVER_BUDGET_TERM
 from segue.envs.client import EnvCounters
+from segue.rollout.rewards.effort import BUDGET_KEY
 from segue.rollout.rewards.panel import RewardCounters
 from segue.rollout.trajectory import Outcome
 
@@ -84,6 +86,15 @@ def batch_metrics(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "batch/environment_error/share": _mean([episode.outcome is Outcome.environment_error for episode in judged]),
         "batch/infrastructure/share": _mean([episode.outcome.is_infrastructure for episode in episodes]),
         "batch/replayed/share": _mean([episode.attempt > 0 for episode in episodes]),
+    }
+
+
+def effort_metrics(episodes: Sequence[Episode]) -> dict[str, float | None]:
+    """Metrics `effort/…` of the episodes of a step's groups; null where none has a budget."""
+    bounded = [e for e in episodes if not e.outcome.is_infrastructure and BUDGET_KEY in e.info]
+    return {
+        "effort/budget/mean_tokens": _mean([episode.info[BUDGET_KEY] for episode in bounded]),
+        "effort/over_budget/share": _mean([OVER_BUDGET_TERM in episode.reward_terms for episode in bounded]),
     }
 
 

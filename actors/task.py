@@ -5,7 +5,7 @@ task and i alone.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -16,6 +16,7 @@ class TaskKind(Enum):
 
     train = "train"
     demonstration = "demonstration"
+    measurement = "measurement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Task:
     """Seed of the environment's task; below the held-out seeds."""
     incarnation: int
     """Incarnation of the run that drew it; a task drawn again has another group id."""
+    budgets: dict[str, int] = field(default_factory=dict)
+    """See `TaskSpec`."""
 
     @property
     def group_id(self) -> str:

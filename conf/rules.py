@@ -18,6 +18,7 @@ from segue.conf.schema import (
     AdvantageConfig,
     AdvantageKind,
     BalanceConfig,
+    EffortConfig,
     Logger,
     LossConfig,
     LossKind,
@@ -50,6 +51,8 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("train.groups_per_step", 1),
     ("train.max_staleness", 0),
     ("train.max_uses", 1),
+    ("train.effort.episodes", 0),
+    ("train.effort.anneal_steps", 1),
     ("train.eval_every", 0),
     ("train.checkpoint_every", 1),
     ("train.keep_checkpoints", 1),
@@ -78,6 +81,7 @@ _AT_MOST: tuple[tuple[str, float], ...] = (
     ("train.group_size", 65_536),
     ("train.max_staleness", 1024),
     ("pretrain.episodes_per_step", 65_536),
+    ("train.effort.episodes", 1_000_000),
     ("eval.episodes", 1_000_000),
     ("cluster.rollout_actors", 65_536),
     ("cluster.learner_ranks", 65_536),
@@ -292,6 +296,14 @@ def variants_are_named_options(config: SegueConfig) -> None:
         _require(holds, "env.variants", rule, f"{name}: {options}")
 
 
+def budgets_fall(config: SegueConfig) -> None:
+    """Budgets of effort begin wide and end narrow."""
+    effort, section = config.train.effort, "train.effort"
+    _require(0 < effort.percentile <= 1, f"{section}.percentile", "in (0, 1]", effort.percentile)
+    rule = f"above 0 and at most {section}.tau_start ({effort.tau_start:g})"
+    _require(0 < effort.tau_end <= effort.tau_start, f"{section}.tau_end", rule, effort.tau_end)
+
+
 def reward_terms_are_readable(config: SegueConfig) -> None:
     """Each says what computes it, with what, and for how long at most."""
     for spec in read_reward_terms(config.rollout.reward_terms):
@@ -341,6 +353,12 @@ def settings_have_effect(config: SegueConfig) -> None:
         learner.balance.num_bins == _default(BalanceConfig, "num_bins") or learner.balance.live,
         "learner.balance.num_bins", "learner.balance.live=true", learner.balance.num_bins,
     )  # fmt: skip
+    for name in (field.name for field in fields(EffortConfig) if field.name != "episodes"):
+        value = getattr(config.train.effort, name)
+        _unused_unless(
+            value == _default(EffortConfig, name) or config.train.effort.episodes > 0,
+            f"train.effort.{name}", "train.effort.episodes above 0", value,
+        )  # fmt: skip
     _optimizer_settings_have_effect("learner.optimizer", learner.optimizer)
     _optimizer_settings_have_effect("pretrain.optimizer", config.pretrain.optimizer)
 
@@ -367,6 +385,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     turn_fits_episode,
     held_out_seeds_are_apart,
     variants_are_named_options,
+    budgets_fall,
     reward_terms_are_readable,
     logger_settings_have_effect,
     settings_have_effect,

@@ -298,6 +298,22 @@ class LearnerConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class EffortConfig:
+    """Budgets of sampled tokens; an episode beyond its own earns -1."""
+
+    episodes: int = 0
+    """Training tasks that the initial weights play once, to measure what each class of them takes; 0 sets no budget."""
+    percentile: float = 0.5
+    """A class takes what this share of its successes stays within; in (0, 1]."""
+    tau_start: float = 4.0
+    """Budget of the first groups, in times of what their class takes; the bound falls from here evenly."""
+    tau_end: float = 1.0
+    """And of the last ones; above 0 and at most `tau_start`."""
+    anneal_steps: int = 50
+    """Learner steps from `tau_start` to `tau_end`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class TrainConfig:
     """The loop."""
 
@@ -321,6 +337,7 @@ class TrainConfig:
     """Last checkpoints kept, beside the best."""
     wait_timeout_s: float = 600.0
     """Longest wait for groups, in seconds."""
+    effort: EffortConfig = field(default_factory=EffortConfig)
 
 
 @dataclass(kw_only=True, slots=True)

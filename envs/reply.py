@@ -8,6 +8,8 @@ import numpy as np
 
 from segue.envs.tool import ToolSpec
 
+CLASS_KEY = "question_class"
+"""Key of a task's info that names the class of tasks that it belongs to, where its environment has classes."""
 _MAX_ARRAY_SIZE = 1024
 
 

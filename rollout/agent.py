@@ -4,7 +4,7 @@ run_group      one prefix session holds the task's prompt; the siblings fork it 
 run_episode    attempts, until infrastructure has not failed; each goes on from the journal, where there is one
 _play          one attempt: whatever ends it becomes an outcome, in one place; our own errors rise
 _converse      turns: generate -> parse -> a step a call -> results into the stream -> perhaps a part of the journal
-_rate          terms beside the environment's, of an episode that came to an end of its own
+_rate          terms beside the environment's, of an episode that came to an end of its own, and its budget
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from segue.rollout.engine.base import Engine, EngineFailure, FinishReason, Sampl
 from segue.rollout.environments import Environments
 from segue.rollout.episode import Episode, PlayedTurn, SavedEpisode, TaskSpec
 from segue.rollout.journal import Journal
+from segue.rollout.rewards.effort import charge
 from segue.rollout.rewards.panel import RewardPanel
 from segue.rollout.rewards.transcript import read_episode
 from segue.rollout.session import Session, SessionId
@@ -162,9 +163,9 @@ class Agent:
             if episode.session is not None:
                 self.engine.close(episode.session)
             await self.environments.close(episode.session_id.episode_id)
-        if self.panel is not None and not outcome.is_infrastructure:
+        if not outcome.is_infrastructure:
             # its session has ended: a judge that waits for memory must not wait for what it rates
-            outcome = await _to_outcome(episode, self._rate(self.panel, episode, outcome), EpisodeClock(math.inf))
+            outcome = await _to_outcome(episode, self._rate(episode, outcome), EpisodeClock(math.inf))
         return episode.to_trajectory(outcome, source=self.engine.source, temperature=self.sampling.temperature)
 
     async def _converse(self, episode: Episode, prefix: TaskPrefix, journal: Journal | None) -> Outcome:
@@ -196,11 +197,13 @@ class Agent:
                 await self._write_part(episode, journal)
         return Outcome.truncated_turns
 
-    async def _rate(self, panel: RewardPanel, episode: Episode, outcome: Outcome) -> Outcome:
+    async def _rate(self, episode: Episode, outcome: Outcome) -> Outcome:
         """Have an episode rated that ended so."""
-        # a long one takes a while to read, and environments want answers meanwhile
-        finished = await asyncio.to_thread(read_episode, episode, outcome, self.chat)
-        episode.outcome_terms.update(await panel.rate(finished))
+        if self.panel is not None:
+            # a long one takes a while to read, and environments want answers meanwhile
+            finished = await asyncio.to_thread(read_episode, episode, outcome, self.chat)
+            episode.outcome_terms.update(await self.panel.rate(finished))
+        charge(episode)
         return outcome
 
     async def _begin(self, episode: Episode, prefix: TaskPrefix, journal: Journal | None) -> Session:

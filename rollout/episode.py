@@ -21,6 +21,8 @@ class TaskSpec:
     """The environment's."""
     options: dict[str, Any] | None = None
     """The environment's reset options."""
+    budgets: dict[str, int] = field(default_factory=dict)
+    """Class of tasks to the tokens that an episode may sample; a class that is not among them has no bound."""
 
 
 @dataclass(slots=True, kw_only=True)

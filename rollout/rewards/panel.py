@@ -1,6 +1,7 @@
 """The terms of a configuration, and what they say of an episode."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -84,8 +85,9 @@ class RewardPanel:
 
 
 def _checked(name: str, value: Any) -> float:
-    if isinstance(value, NUMBERS) and abs(value) <= MAX_REWARD_TERM:
-        return float(value)
+    number = float(value) if isinstance(value, NUMBERS) else math.nan
+    if abs(number) <= MAX_REWARD_TERM:
+        return number
     raise InfrastructureFailure(
         f"reward term {name} must give a number in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], got {value!r:.200}"
     )

@@ -13,6 +13,7 @@ from segue.actors.rollout_stats import RolloutStats
 from segue.actors.step_metrics import (
     StepClock,
     batch_metrics,
+    effort_metrics,
     environment_metrics,
     evaluation_metrics,
     reward_term_metrics,
@@ -108,6 +109,17 @@ def test_every_counter_of_the_env_client_is_a_metric() -> None:
     powers = {field.name: 2**i for i, field in enumerate(fields(EnvCounters))}
     found = environment_metrics(EnvCounters(), EnvCounters(**powers))
     assert sorted(found.values()) == sorted(powers.values())
+
+
+def test_effort_metrics_are_of_episodes_with_a_budget_that_infrastructure_did_not_end() -> None:
+    episodes = [
+        make_episode(info={"budget_tokens": 30}, reward_terms={"success": 1.0, "over_budget": -2.0}),
+        make_episode(info={"budget_tokens": 60}),
+        make_episode(info={"budget_tokens": 90}, outcome=Outcome.engine_error),
+        make_episode(info={}),
+    ]
+    assert effort_metrics(episodes) == {"effort/budget/mean_tokens": 45.0, "effort/over_budget/share": 0.5}
+    assert effort_metrics(episodes[3:]) == {"effort/budget/mean_tokens": None, "effort/over_budget/share": None}
 
 
 def test_reward_term_metrics_are_gains_and_a_mean_over_what_was_asked() -> None:

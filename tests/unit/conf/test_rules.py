@@ -88,6 +88,10 @@ CASES = {
         "env.variants must be reset options by names without a slash other than sampled and greedy, "
         "got greedy: {'level': 2}",
     ),
+    "budgets_fall": (
+        ["train.effort.episodes=9", "train.effort.tau_end=5"],
+        "train.effort.tau_end must be above 0 and at most train.effort.tau_start (4), got 5.0",
+    ),
     "reward_terms_are_readable": (
         ["rollout.reward_terms={polite: {kwargs: {api_key: x}}}"],
         "rollout.reward_terms.polite must be a dictionary with term, and perhaps kwargs and timeout_s, "
@@ -155,6 +159,7 @@ def test_reuse_is_allowed_with_staleness() -> None:
             "learner.loss.kind=ppo_clip",
         ),
         (["run.loggers=[wandb]", "run.mlflow.experiment=a"], "run.mlflow.experiment", "mlflow among run.loggers"),
+        (["train.effort.tau_end=0.5"], "train.effort.tau_end", "train.effort.episodes above 0"),
         (["learner.loss.cispo.ratio_low=0.5"], "learner.loss.cispo.ratio_low", "learner.loss.kind=cispo"),
         (["learner.loss.gspo.clip_low=0.5"], "learner.loss.gspo.clip_low", "learner.loss.kind=gspo"),
         (["learner.loss.reinforce.ratio_high=3"], "learner.loss.reinforce.ratio_high", "learner.loss.kind=reinforce"),
