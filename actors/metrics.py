@@ -134,6 +134,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("policy/kl_estimate/mean_nats", "nats", _T,
            "mean of ratio − 1 − log ratio: estimate of KL(behaviour ‖ policy)",
            "near 0; grows with staleness"),
+    Metric("critic/loss/mean", "reward²", _T,
+           "half the squared distance of values from their targets, as normalised, before its coefficient; "
+           "this and the next three null without a critic",
+           "falls at first, then follows the rewards"),
+    Metric("critic/explained_variance/share", "share", _T,
+           "1 − variance of (target − value) ÷ variance of targets, over decisions weighted as in the loss; "
+           "null where targets are equal",
+           "rises from 0; negative: worse than their mean, lower learner.critic.lr_ratio"),
+    Metric("critic/value/mean", "reward", _T, "values before trained decisions, mean weighted as in the loss",
+           "near critic/target/mean after the warm-up"),
+    Metric("critic/target/mean", "reward", _T, "what these should have been: returns with target_lambda 1, likewise",
+           "rises with the reward"),
     Metric("usage/cpu/s", "s", _S, "CPU seconds of all the run's processes on this machine so far",
            "grows steadily"),
     Metric("usage/memory/bytes", "bytes", _S, "proportional set size of all of them",

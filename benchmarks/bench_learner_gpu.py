@@ -28,7 +28,7 @@ from segue.learner.bare_backend import BareBackend
 from segue.learner.batch import TokenBatch
 from segue.learner.schedule import SegmentSchedule
 from segue.learner.segment_module import SegmentModule, state_layout
-from segue.learner.sweeps import SweepResult, run_sweeps
+from segue.learner.sweeps import SweepResult, TrajectoryArrays, run_sweeps
 from segue.model.network import SegueModel, build_model
 
 SEGMENT = 8192
@@ -46,9 +46,9 @@ def make_batch(num_tokens: int, vocab_size: int, replay_ids: list[np.ndarray] | 
     return TokenBatch.pack([tokens], [is_label], [np.ones(num_tokens, np.float32)], replay_ids)
 
 
-def mean_loss(logprob: Tensor, entropy: Tensor, label_numbers: Tensor) -> Tensor:
+def mean_loss(arrays: TrajectoryArrays) -> Tensor:
     """Cross entropy."""
-    return -logprob.mean() + 0.0 * entropy.sum()
+    return -arrays.logprob.mean() + 0.0 * arrays.entropy.sum()
 
 
 def sweep(model: SegueModel, batch: TokenBatch, segment_tokens: int) -> SweepResult:

@@ -18,6 +18,7 @@ from segue.conf.schema import (
     AdvantageConfig,
     AdvantageKind,
     BalanceConfig,
+    CriticConfig,
     EffortConfig,
     Logger,
     LossConfig,
@@ -46,9 +47,11 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("rollout.max_attempts", 1),
     ("rollout.journal_tokens", 0),
     ("learner.balance.num_bins", 2),
+    ("learner.critic.warmup_steps", 0),
     ("learner.loss.constant_tokens", 1),
     ("train.steps", 0),
     ("train.groups_per_step", 1),
+    ("train.group_size", 1),
     ("train.max_staleness", 0),
     ("train.max_uses", 1),
     ("train.effort.episodes", 0),
@@ -66,7 +69,7 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("cluster.max_losses", 0),
 )
 
-_ABOVE_ZERO = ("learner.advantage.std_epsilon",)
+_ABOVE_ZERO = ("learner.advantage.std_epsilon", "learner.critic.coefficient", "learner.critic.lr_ratio")
 
 # dotted path, highest value that is not a slip of the hand: beyond it memory runs out, or a clock overflows
 _AT_MOST: tuple[tuple[str, float], ...] = (
@@ -189,15 +192,16 @@ def losses_in_range(config: SegueConfig) -> None:
 
 
 def advantages_in_range(config: SegueConfig) -> None:
-    """A later reward counts for something between nothing and all."""
-    discount = config.learner.advantage.discount
-    _require(0 <= discount <= 1, "learner.advantage.discount", "in [0, 1]", discount)
+    """A later reward or surprise counts for something between nothing and all."""
+    for path in ("learner.advantage.discount", "learner.advantage.gae_lambda", "learner.critic.target_lambda"):
+        _require(0 <= _get(config, path) <= 1, path, "in [0, 1]", _get(config, path))
 
 
 def advantage_fits_loss(config: SegueConfig) -> None:
     """A trajectory's one ratio has one sign to be clipped by."""
     learner = config.learner
-    fits = learner.loss.kind is not LossKind.gspo or learner.advantage.kind is not AdvantageKind.turn_returns
+    is_shared = learner.advantage.kind is not AdvantageKind.turn_returns and not learner.advantage.has_critic
+    fits = learner.loss.kind is not LossKind.gspo or is_shared
     rule = "one that a whole trajectory shares while learner.loss.kind is gspo, whose ratio is the whole trajectory's"
     _require(fits, "learner.advantage.kind", rule, learner.advantage.kind.name)
 
@@ -259,9 +263,11 @@ def reuse_needs_staleness(config: SegueConfig) -> None:
 
 
 def groups_can_be_compared(config: SegueConfig) -> None:
-    """A group's advantages compare its members: one alone teaches nothing."""
+    """A group's advantages compare its members: one alone teaches nothing, unless a critic judges it."""
     rule = "at least 2: advantages compare a group's members"
-    _require(config.train.group_size >= 2, "train.group_size", rule, config.train.group_size)
+    fits = config.train.group_size >= 2 or config.learner.advantage.has_critic
+    remedy = "learner.advantage.kind=turn_gae or token_gae compares with a critic's values"
+    _require(fits, "train.group_size", rule, config.train.group_size, remedy)
 
 
 def every_rank_has_work(config: SegueConfig) -> None:
@@ -342,13 +348,25 @@ def settings_have_effect(config: SegueConfig) -> None:
     )  # fmt: skip
     _unused_unless(
         advantage.std_epsilon == _default(AdvantageConfig, "std_epsilon")
-        or advantage.kind in (AdvantageKind.grpo, AdvantageKind.reinforce_pp),
-        "learner.advantage.std_epsilon", "learner.advantage.kind=grpo or reinforce_pp", advantage.std_epsilon,
+        or advantage.kind in (AdvantageKind.grpo, AdvantageKind.reinforce_pp) or advantage.needs_whole_step,
+        "learner.advantage.std_epsilon",
+        "learner.advantage.kind=grpo or reinforce_pp, or learner.advantage.whiten=true with turn_gae or token_gae",
+        advantage.std_epsilon,
     )  # fmt: skip
     _unused_unless(
-        advantage.discount == _default(AdvantageConfig, "discount") or advantage.kind is AdvantageKind.turn_returns,
-        "learner.advantage.discount", "learner.advantage.kind=turn_returns", advantage.discount,
+        advantage.discount == _default(AdvantageConfig, "discount")
+        or advantage.kind is AdvantageKind.turn_returns or advantage.has_critic,
+        "learner.advantage.discount", "learner.advantage.kind=turn_returns, turn_gae or token_gae", advantage.discount,
     )  # fmt: skip
+    of_critic: list[tuple[str, type, str]]
+    of_critic = [("learner.advantage", AdvantageConfig, name) for name in ("gae_lambda", "whiten")]
+    of_critic += [("learner.critic", CriticConfig, field.name) for field in fields(CriticConfig)]
+    for section, schema, name in of_critic:
+        value = getattr(learner.critic if schema is CriticConfig else advantage, name)
+        _unused_unless(
+            value == _default(schema, name) or advantage.has_critic,
+            f"{section}.{name}", "learner.advantage.kind=turn_gae or token_gae", value,
+        )  # fmt: skip
     _unused_unless(
         learner.balance.num_bins == _default(BalanceConfig, "num_bins") or learner.balance.live,
         "learner.balance.num_bins", "learner.balance.live=true", learner.balance.num_bins,

@@ -39,6 +39,8 @@ class AdvantageKind(Enum):
     rloo = "rloo"
     reinforce_pp = "reinforce_pp"
     turn_returns = "turn_returns"
+    turn_gae = "turn_gae"
+    token_gae = "token_gae"
 
 
 class LossKind(Enum):
@@ -149,14 +151,45 @@ class AdvantageConfig:
 
     kind: AdvantageKind = AdvantageKind.group_mean
     """Reward minus the group's mean (K2.5, Dr.GRPO); that over the group's or the step's deviation (`grpo`,
-    `reinforce_pp`); minus the mean of the others (`rloo`); or the same of each turn's return (`turn_returns`)."""
+    `reinforce_pp`); minus the mean of the others (`rloo`); the same of each turn's return (`turn_returns`); or what
+    turns or tokens earned beyond what a critic expected (`turn_gae`, `token_gae`)."""
     std_epsilon: float = 1e-6
-    """Added to the standard deviation (`grpo`, `reinforce_pp`); above 0."""
+    """Added to the standard deviation (`grpo`, `reinforce_pp`, `whiten`); above 0."""
     discount: float = 1.0
-    """What a later turn's reward counts for, by turns ahead (`turn_returns`); in [0, 1]."""
+    """What a later reward counts for, by turns (`turn_returns`, `turn_gae`) or tokens (`token_gae`) ahead; in
+    [0, 1]."""
+    gae_lambda: float = 0.95
+    """Decay of later surprises in `turn_gae` and `token_gae`; in [0, 1]: 1 trusts the rewards alone, 0 the critic's
+    next value alone."""
+    whiten: bool = True
+    """Advantages of `turn_gae` and `token_gae` less their mean over the step, divided by their standard deviation."""
     zero_variance: ZeroVariance = ZeroVariance.skip
     """Whether trajectories of a group without advantage are run (`keep`, for the squared log-ratio of `masked_ratio`
-    and the router's statistics) or not."""
+    and the router's statistics) or not. With a critic no group is without."""
+
+    @property
+    def has_critic(self) -> bool:
+        """Advantages come from values, which the model learns to tell."""
+        return self.kind in (AdvantageKind.turn_gae, AdvantageKind.token_gae)
+
+    @property
+    def needs_whole_step(self) -> bool:
+        """The values of all trajectories go into each one's advantages."""
+        return self.has_critic and self.whiten
+
+
+@dataclass(kw_only=True, slots=True)
+class CriticConfig:
+    """The value head of `turn_gae` and `token_gae`, and its loss."""
+
+    coefficient: float = 0.5
+    """Weight of the value loss beside the policy's; above 0."""
+    target_lambda: float = 1.0
+    """Decay of later surprises in what values learn; in [0, 1]: 1 are returns as they were earned."""
+    lr_ratio: float = 10.0
+    """Learning rate of the value head as a multiple of the model's; above 0."""
+    warmup_steps: int = 5
+    """First steps, in which the value head learns alone and the policy stays as it is."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -290,6 +323,7 @@ class LearnerConfig:
     gauge_tolerance: float = 0.0
     """Largest difference in nats between the log-probabilities of both runs of a segment."""
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     balance: BalanceConfig = field(default_factory=BalanceConfig)
@@ -322,7 +356,7 @@ class TrainConfig:
     groups_per_step: int = 16
     """Tasks in a batch."""
     group_size: int = 8
-    """Trajectories of one task; at least 2."""
+    """Trajectories of one task; at least 2, or with a critic 1."""
     max_staleness: int = 0
     """Learner steps that a trained token may be older than the weights that it trains; 0 is synchronous."""
     on_exceed: OnExceed = OnExceed.mask

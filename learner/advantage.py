@@ -1,6 +1,7 @@
 """Advantages: what turns earned beyond those of the other trajectories of their group.
 
-All kinds but `turn_returns` compare whole trajectories, whose turns then share one advantage.
+All kinds but `turn_returns` compare whole trajectories, whose turns then share one advantage. Those of a critic need
+its values, and are made in `critic.py`.
 
 Legend: G trajectories of a group, K turns of a trajectory.
 """
@@ -26,8 +27,10 @@ def step_advantages(
         config: which kind, and its settings.
     Returns:
         By group and trajectory, [K] float64. All exactly 0 for episodes that failed in the infrastructure, and where
-        there is nobody to compare with, or no difference.
+        there is nobody to compare with, or no difference; all 0 where a critic will say more.
     """
+    if config.has_critic:
+        return [[np.zeros(len(member.turn_rewards)) for member in group] for group in groups]
     is_scored = [[not member.outcome.is_infrastructure for member in group] for group in groups]
     if config.kind is AdvantageKind.turn_returns:
         returns = [

@@ -36,6 +36,9 @@ from segue.learner.segment_module import SegmentModule, StateLayout, state_layou
 
 _MASTER = "master"
 
+LR_RATIO = "lr_ratio"
+"""Key of a parameter group whose learning rate is so many times the others'."""
+
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 
 
@@ -87,12 +90,13 @@ class DeepSpeedBackend:
             "zero_allow_untested_optimizer": True,
             "data_types": {"grad_accum_dtype": "fp32"},
         }
-        self._module = module
         self._layout = state_layout(module.model)
         self._is_partitioned = zero_stage == 3
+        self._trained = module.trained_parameters()
+        # a critic is not among them: rollout and other implementations have no use for it
         self._published: dict[str, Tensor] = dict(module.model.named_parameters())
         self._published |= dict(module.model.named_buffers())
-        optimizer = build_optimizer(module.model.named_parameters())
+        optimizer = build_optimizer(self._trained.items())
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._grad_bounds: list[Tensor] = []
         self._grad_bound = 0.0
@@ -131,7 +135,10 @@ class DeepSpeedBackend:
         Returns:
             The global gradient norm before clipping.
         """
-        configure_adamw(self._engine.optimizer.param_groups, config, lr)
+        groups = self._engine.optimizer.param_groups
+        configure_adamw(groups, config, lr)
+        for group in groups:
+            group["lr"] *= group.get(LR_RATIO, 1.0)
         self._engine.optimizer.clip_grad = config.grad_clip
         self._engine.step()
         self._grad_bound = 0.0
@@ -139,7 +146,7 @@ class DeepSpeedBackend:
 
     def gradients(self) -> dict[str, Tensor]:
         """The step's gradients by parameter, whole, fp32; between the last backward and `step`."""
-        return {name: safe_get_full_grad(p).clone() for name, p in self._module.model.named_parameters()}
+        return {name: safe_get_full_grad(parameter).clone() for name, parameter in self._trained.items()}
 
     def published_layout(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, without values: shapes and dtypes on the meta device."""
@@ -154,16 +161,18 @@ class DeepSpeedBackend:
             return tensor.detach().clone()
 
     def state_layout(self) -> dict[str, Tensor]:
-        """`<kind>/<parameter>` of fp32 masters and, after the first update, AdamW's moments; without values."""
+        """`<kind>/<parameter>` of fp32 masters and, after the first update, AdamW's moments; without values.
+
+        A critic's parameters stand among them.
+        """
         self._link_moments()
         kinds = (_MASTER, *MOMENTS) if self.num_updates else (_MASTER,)
-        parameters = self._module.model.named_parameters()
-        return {f"{kind}/{name}": _shape_of(p, torch.float32) for name, p in parameters for kind in kinds}
+        return {f"{kind}/{name}": _shape_of(p, torch.float32) for name, p in self._trained.items() for kind in kinds}
 
     def state_tensor(self, name: str) -> Tensor:
         """One of them, whole."""
         kind, _, parameter_name = name.partition("/")
-        parameter = self._published[parameter_name]
+        parameter = self._trained[parameter_name]
         if kind == _MASTER:
             return safe_get_full_fp32_param(parameter)
         return safe_get_full_optimizer_state(parameter, kind)
@@ -178,12 +187,11 @@ class DeepSpeedBackend:
             read: name of `state_layout` to tensor.
             num_updates: updates behind that state; 0 where it has no moments.
         """
-        parameters = dict(self._module.model.named_parameters())
-        for name, parameter in parameters.items():
+        for name, parameter in self._trained.items():
             safe_set_full_fp32_param(parameter, read(f"{_MASTER}/{name}"))
         self.step(OptimizerConfig(), 0.0)
         self._link_moments()
-        for name, parameter in parameters.items():
+        for name, parameter in self._trained.items():
             for moment in MOMENTS:
                 value = read(f"{moment}/{name}") if num_updates else torch.zeros_like(read(f"{_MASTER}/{name}"))
                 safe_set_full_optimizer_state(parameter, value, moment)

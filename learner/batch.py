@@ -34,6 +34,8 @@ class MicroStepInputs:
     """[J] float32."""
     label_numbers: Tensor
     """[J] int64: the labels' numbers in the batch."""
+    token_numbers: Tensor
+    """[T] int64: the tokens' places in the batch; none for a dummy, whose token is of no trajectory."""
     replay_ids: Tensor
     """[T, L, k] int64: experts to take; no rows where the router chooses."""
 
@@ -103,6 +105,11 @@ class TokenBatch:
         return np.diff(self.offsets).tolist()
 
     @property
+    def num_tokens(self) -> int:
+        """T."""
+        return len(self.token_ids)
+
+    @property
     def num_labels(self) -> int:
         """J."""
         return int(self._label_starts[-1])
@@ -111,6 +118,10 @@ class TokenBatch:
         """Numbers of all labels of these trajectories, trajectory after trajectory, int64."""
         borders = self._label_starts[self.offsets]
         return torch.from_numpy(_ranges(borders[list(trajectories)], borders[[i + 1 for i in trajectories]]))
+
+    def token_numbers(self, trajectories: Sequence[int]) -> Tensor:
+        """Places of all tokens of these trajectories, trajectory after trajectory, int64."""
+        return torch.from_numpy(_ranges(self.offsets[list(trajectories)], self.offsets[[i + 1 for i in trajectories]]))
 
     def inputs(self, step: MicroStep) -> MicroStepInputs:
         """Cut a micro-step; a dummy becomes one token of no trajectory, in which every parameter takes part."""
@@ -129,6 +140,7 @@ class TokenBatch:
             label_ids=torch.from_numpy(self.token_ids[labels]),
             temperature=torch.from_numpy(self.temperature[labels]),
             label_numbers=torch.from_numpy(self._label_starts[labels]),
+            token_numbers=torch.from_numpy(tokens),
             replay_ids=torch.from_numpy(replay_ids),
         )
 
@@ -155,5 +167,6 @@ _DUMMY = MicroStepInputs(
     label_ids=_NO_LABELS,
     temperature=torch.zeros(0),
     label_numbers=_NO_LABELS,
+    token_numbers=torch.zeros(0, dtype=torch.int64),
     replay_ids=torch.zeros(0, 0, 0, dtype=torch.int64),
 )

@@ -5,6 +5,7 @@ python -m segue.learner.failure <run>/failures/step-00000012-rank-0.safetensors 
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from segue.learner.batch import MicroStepInputs
 from segue.learner.segment_module import SegmentModule, unpack_outputs
 from segue.learner.sweeps import FailedMicroStep
 from segue.model.checkpoint import import_checkpoint
+from segue.model.value_head import ValueHead
 
 
 class NonFiniteError(RuntimeError):
@@ -42,10 +44,17 @@ def failure_paths(run_dir: Path, step: int, rank: int) -> tuple[Path, Path]:
     return folder / f"step-{step:08d}-rank-{rank}.safetensors", folder / f"step-{step:08d}-model"
 
 
-def save_failure(failure: FailedMicroStep, path: Path) -> None:
-    """Write everything that the micro-step's two runs were given; its segments are in the header."""
+def save_failure(failure: FailedMicroStep, path: Path, critic: Mapping[str, Tensor]) -> None:
+    """Write everything that the micro-step's two runs were given; its segments are in the header.
+
+    Args:
+        failure: what happened.
+        path: of the file.
+        critic: the value head's parameters, which the model's folder does not hold; none without one.
+    """
     tensors = {f"inputs/{field.name}": getattr(failure.inputs, field.name) for field in fields(MicroStepInputs)}
     tensors |= {f"state/{i}": tensor for i, tensor in enumerate(failure.state)}
+    tensors |= {f"critic/{name}": tensor for name, tensor in critic.items()}
     tensors |= {f"cotangent/{i}": tensor for i, tensor in enumerate(failure.cotangents)}
     path.parent.mkdir(parents=True, exist_ok=True)
     segments = json.dumps([asdict(segment) for segment in failure.step.segments])
@@ -65,7 +74,12 @@ def reproduce(micro_step: Path, model_folder: Path) -> list[str]:
     inputs = MicroStepInputs(**{f.name: stored[f"inputs/{f.name}"] for f in fields(MicroStepInputs)})
     state = _numbered(stored, "state")
     cotangents = _numbered(stored, "cotangent")
-    module = SegmentModule(model, BalanceConfig().num_bins)
+    critic = {name.removeprefix("critic/"): t for name, t in stored.items() if name.startswith("critic/")}
+    head = None
+    if critic:
+        head = ValueHead(model.config.hidden_size, model.lm_head.weight.dtype)
+        head.load_state_dict(critic)
+    module = SegmentModule(model, BalanceConfig().num_bins, head)
     outputs = unpack_outputs(
         module(
             inputs.token_ids,
@@ -79,15 +93,18 @@ def reproduce(micro_step: Path, model_folder: Path) -> list[str]:
         )
     )
     # the state's first two tensors are counts
-    targets = [outputs.logprob, outputs.entropy, *outputs.state[2:]][: len(cotangents)]
-    names = ["logprob", "entropy", *(f"state after, tensor {i}" for i in range(2, len(outputs.state)))]
+    named = {"logprob": outputs.logprob, "entropy": outputs.entropy}
+    if head is not None:
+        named["value"] = outputs.value
+    named |= {f"state after, tensor {i}": tensor for i, tensor in enumerate(outputs.state[2:], start=2)}
+    names, targets = list(named)[: len(cotangents)], list(named.values())[: len(cotangents)]
     torch.autograd.backward(targets, cotangents)
     findings = [
-        *((f"weight {name}", tensor) for name, tensor in model.named_parameters()),
+        *((f"weight {name}", tensor) for name, tensor in module.trained_parameters().items()),
         *((f"state before, tensor {i}", tensor) for i, tensor in enumerate(state)),
-        *zip(names, targets, strict=False),
-        *((f"cotangent of {name}", tensor) for name, tensor in zip(names, cotangents, strict=False)),
-        *((f"gradient of {name}", p.grad) for name, p in model.named_parameters() if p.grad is not None),
+        *zip(names, targets, strict=True),
+        *((f"cotangent of {name}", tensor) for name, tensor in zip(names, cotangents, strict=True)),
+        *((f"gradient of {name}", p.grad) for name, p in module.trained_parameters().items() if p.grad is not None),
     ]
     return [name for name, tensor in findings if not bool(tensor.isfinite().all())]
 

@@ -7,7 +7,8 @@ summaries -> selection and schedule (the same on all ranks) -> this rank's array
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -15,14 +16,15 @@ from typing import TypeVar
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from segue.conf.schema import OptimizerConfig, SegueConfig
+from segue.conf.schema import LearnerConfig, OptimizerConfig, SegueConfig
 from segue.learner import staleness
-from segue.learner.backend import DeepSpeedBackend, join_ranks
+from segue.learner.backend import LR_RATIO, DeepSpeedBackend, join_ranks
 from segue.learner.balance import router_biases, update_biases
 from segue.learner.batch import TokenBatch
 from segue.learner.cost import pair_cost
+from segue.learner.critic import critic_metrics, critic_sums, judge, make_critic_loss
 from segue.learner.failure import DamagedGroupsError, InexactError, NonFiniteError, failure_paths, save_failure
 from segue.learner.learning_rate import learning_rate
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
@@ -31,13 +33,14 @@ from segue.learner.policy_batch import load_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import PROBE_EVERY, bias_log_ratios
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
-from segue.learner.segment_module import SegmentModule
+from segue.learner.segment_module import VALUE_HEAD, SegmentModule
 from segue.learner.selection import select_trajectories
 from segue.learner.sweeps import LossFunction, StepTokens, SweepResult, run_sweeps
 from segue.model.checkpoint import export_checkpoint, import_checkpoint
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
 from segue.model.safetensors_writer import file_order, stream_safetensors
+from segue.model.value_head import ValueHead
 from segue.model.weights import WeightUpdate, gather_weights
 from segue.rollout.stored_group import StoredGroup, TrajectoryFileError, TrajectorySummary
 from segue.rollout.trajectory import PolicyVersion
@@ -65,9 +68,10 @@ class Learner:
         join_ranks(rank, config.cluster.learner_ranks, address, config.learner.step_timeout_s)
         self._model = _first_model(config, initial_model)
         self._biases = router_biases(self._model)
+        self._module = SegmentModule(self._model, config.learner.balance.num_bins, _first_critic(config))
         self._backend = DeepSpeedBackend(
-            SegmentModule(self._model, config.learner.balance.num_bins),
-            lambda parameters: build_adamw(parameters, config.learner.optimizer),
+            self._module,
+            partial(_build_optimizer, config=config.learner),
             zero_stage=config.learner.zero_stage,
             grad_clip=config.learner.optimizer.grad_clip,
         )
@@ -102,19 +106,32 @@ class Learner:
         }
         if not selection.lengths:
             return counts | {"update/applied/count": 0.0}
-        schedule = self._plan(selection.lengths)
+        advantage = learner.advantage
+        schedule = self._plan(selection.lengths, sweep_all=advantage.needs_whole_step)
         names = [group.group_id for group in groups]
-        batch = self.read_together(names, lambda: load_policy_batch(groups, selection, schedule.trajectories, is_fresh))
+        batch = self.read_together(
+            names, lambda: load_policy_batch(groups, selection, schedule.trajectories, is_fresh, advantage)
+        )
         lr = learning_rate(step, self._config.train.steps, learner.optimizer)
         own = [selection.members[n] for n in schedule.trajectories]
         members = [f"{groups[group].group_id}#{index}" for group, index in own]
-        loss_fn = make_policy_loss(batch, learner.loss)
+        if advantage.has_critic:
+            is_warming_up = step < learner.critic.warmup_steps
+            self._module.value_reaches_model = not is_warming_up
+            loss_fn = make_critic_loss(batch, learner, self._backend.sum_over_ranks, is_warming_up=is_warming_up)
+        else:
+            loss_fn = make_policy_loss(batch, learner.loss)
         tokens, metrics = self._update(
             schedule.renumbered(), members, batch.tokens, loss_fn, learner.optimizer, lr, step
         )
+        judged = None
+        if advantage.has_critic:
+            judgement = judge(batch, tokens.arrays(), learner, self._backend.sum_over_ranks)
+            batch = replace(batch, advantage=judgement.advantage_J)
+            judged = self._join(critic_sums(judgement, tokens.value))
         sums = self._join(policy_sums(tokens.logprob, tokens.entropy, batch, learner.loss))
         gap = self._max((tokens.logprob - batch.behaviour_logprob).abs())
-        return counts | metrics | policy_metrics(sums, gap)
+        return counts | metrics | policy_metrics(sums, gap) | critic_metrics(judged)
 
     def imitate_step(self, groups: Sequence[StoredGroup], *, step: int) -> Metrics:
         """One imitation step on demonstrations; metrics of all ranks together.
@@ -130,7 +147,7 @@ class Learner:
         counts: Metrics = {"learner/trajectories/run": len(shown), "learner/tokens/counted": num_labels}
         if not shown:
             return counts | {"update/applied/count": 0.0}
-        schedule = self._plan([member.num_tokens for member in members])
+        schedule = self._plan([member.num_tokens for member in members], sweep_all=False)
         own = [shown[n] for n in schedule.trajectories]
         batch = self.read_together(
             [group.group_id for group in groups],
@@ -262,7 +279,7 @@ class Learner:
         }
         return result.tokens, metrics
 
-    def _plan(self, lengths: Sequence[int]) -> RankSchedule:
+    def _plan(self, lengths: Sequence[int], *, sweep_all: bool) -> RankSchedule:
         learner = self._config.learner
         schedule = SegmentSchedule.build(
             lengths,
@@ -270,6 +287,7 @@ class Learner:
             learner.segment_tokens,
             learner.micro_step_tokens,
             pair_cost=self._pair_cost,
+            sweep_all=sweep_all,
         )
         return schedule.ranks[self._rank]
 
@@ -292,8 +310,9 @@ class Learner:
             return
         assert self._config.run.dir is not None
         micro_step, model = failure_paths(Path(self._config.run.dir), step, self._rank)
+        critic = self._critic()
         if result.failure is not None:
-            save_failure(result.failure, micro_step)
+            save_failure(result.failure, micro_step, critic)
         if self._rank == 0:
             shutil.rmtree(model, ignore_errors=True)
         self.export(model)
@@ -304,6 +323,12 @@ class Learner:
             f"loss or gradient is not finite in step {step}, trajectories {trajectories}; the weights are as before. "
             f"To see where: python -m segue.learner.failure {micro_step} {model}"
         )
+
+    def _critic(self) -> dict[str, Tensor]:
+        """The value head's parameters by name, whole; none without one."""
+        prefix = f"master/{VALUE_HEAD}."
+        names = [name for name in self._backend.state_layout() if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._backend.state_tensor(name) for name in names}
 
     def _refuse_inexact(self, result: SweepResult) -> float | None:
         """The gauge over all ranks, in nats; None where no segment ran twice."""
@@ -337,6 +362,24 @@ class Learner:
 
 def _is_shown(member: TrajectorySummary) -> bool:
     return member.num_trainable > 0
+
+
+def _build_optimizer(
+    named_parameters: Iterable[tuple[str, nn.Parameter]], config: LearnerConfig
+) -> torch.optim.Optimizer:
+    """The configured optimiser, with a group of its own for a critic, which learns faster than the model."""
+    parameters = dict(named_parameters)
+    critic = [parameters.pop(name) for name in list(parameters) if name.startswith(f"{VALUE_HEAD}.")]
+    optimizer = build_adamw(parameters.items(), config.optimizer)
+    if critic:
+        optimizer.add_param_group({"params": critic, "is_decayed": False, LR_RATIO: config.critic.lr_ratio})
+    return optimizer
+
+
+def _first_critic(config: SegueConfig) -> ValueHead | None:
+    if not config.learner.advantage.has_critic:
+        return None
+    return ValueHead(config.model.hidden_size, dtype_of(config.learner.precision))
 
 
 def _first_model(config: SegueConfig, initial_model: Path | None) -> SegueModel:

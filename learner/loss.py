@@ -183,6 +183,22 @@ def weighted_logprob_loss(
     return PolicyLoss(loss=loss, is_low_J=log_ratio_J < lowest, is_high_J=log_ratio_J > highest)
 
 
+def value_loss(value_P: Tensor, target_P: Tensor, weight_P: Tensor) -> Tensor:
+    """The critic's: half the weighted sum of squared distances from what it should have said.
+
+    Args:
+        value_P: reward units; carries the gradient, `weight (value - target)`.
+        target_P: reward units.
+        weight_P: each place's share in the loss of the whole step.
+    Source:
+        PPO, arXiv 1707.06347, eq. 9, halved as in OpenAI's baselines.
+    Example:
+        Values (1, 0), targets (0, 1/2), weights (1/4, 1/2): (1/4 + 1/8) / 2 = 0.1875, gradient (1/4, -1/4). Repeated in
+        tests/reference/test_losses.py.
+    """
+    return 0.5 * (weight_P * (value_P - target_P).square()).sum()
+
+
 def cross_entropy_loss(policy_logprob_J: Tensor, weight_J: Tensor) -> Tensor:
     """Imitation: the weighted sum of negative log-probabilities.
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segue.conf.schema import LossConfig, LossKind
+from segue.conf.schema import AdvantageConfig, LossConfig, LossKind
 from segue.learner.batch import TokenBatch
+from segue.learner.course import Course, make_course
 from segue.learner.loss import (
     PolicyLoss,
     clipped_ratio_loss,
@@ -20,7 +21,7 @@ from segue.learner.loss import (
     weighted_logprob_loss,
 )
 from segue.learner.selection import Freshness, Selection
-from segue.learner.sweeps import LossFunction
+from segue.learner.sweeps import LossFunction, TrajectoryArrays
 from segue.rollout.stored_group import StoredGroup
 
 
@@ -32,15 +33,21 @@ class PolicyBatch:
     behaviour_logprob: Tensor
     """[J] float32, nats."""
     advantage: Tensor
-    """[J] float32."""
+    """[J] float32; 0 while a critic's values are to come."""
     weight: Tensor
     """[J] float32."""
     trajectory: Tensor
     """[J] int64: number of its trajectory in `tokens`."""
+    courses: tuple[Course, ...] = ()
+    """Of each trajectory, for a critic; none without one."""
 
 
 def load_policy_batch(
-    groups: Sequence[StoredGroup], selection: Selection, numbers: Sequence[int], is_fresh: Freshness
+    groups: Sequence[StoredGroup],
+    selection: Selection,
+    numbers: Sequence[int],
+    is_fresh: Freshness,
+    config: AdvantageConfig,
 ) -> PolicyBatch:
     """Load and lay out.
 
@@ -49,6 +56,7 @@ def load_policy_batch(
         selection: of the step.
         numbers: which of its trajectories, in this order.
         is_fresh: that the selection was made with.
+        config: that the selection was made with.
     """
     loaded = [groups[group].load(index) for group, index in (selection.members[n] for n in numbers)]
     is_trained = [t.trainable & is_fresh(t.policy_incarnation, t.policy_step) for t in loaded]
@@ -68,14 +76,17 @@ def load_policy_batch(
         advantage=torch.from_numpy(np.repeat(advantages, by_turn)),
         weight=torch.from_numpy(np.repeat(weights, counts)),
         trajectory=torch.from_numpy(np.repeat(np.arange(len(loaded)), counts)),
+        courses=tuple(make_course(t, trained, config.kind) for t, trained in zip(loaded, is_trained, strict=True))
+        if config.has_critic
+        else (),
     )
 
 
 def make_policy_loss(batch: PolicyBatch, config: LossConfig) -> LossFunction:
     """The configured loss of a batch's labels."""
 
-    def loss(logprob: Tensor, entropy: Tensor, numbers: Tensor) -> Tensor:
-        return policy_loss(batch, config, logprob, numbers).loss
+    def loss(arrays: TrajectoryArrays) -> Tensor:
+        return policy_loss(batch, config, arrays.logprob, arrays.label_numbers).loss
 
     return loss
 

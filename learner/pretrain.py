@@ -8,7 +8,7 @@ from torch import Tensor
 
 from segue.learner.batch import TokenBatch
 from segue.learner.loss import cross_entropy_loss
-from segue.learner.sweeps import LossFunction
+from segue.learner.sweeps import LossFunction, TrajectoryArrays
 from segue.rollout.trajectory import Trajectory
 
 
@@ -25,7 +25,7 @@ def make_imitation_loss(num_labels: int) -> LossFunction:
     """Mean negative log-probability over all labels of the step, of which there are `num_labels` on all ranks."""
     weight = 1.0 / max(num_labels, 1)
 
-    def loss(logprob: Tensor, entropy: Tensor, numbers: Tensor) -> Tensor:
-        return cross_entropy_loss(logprob, torch.full_like(logprob, weight))
+    def loss(arrays: TrajectoryArrays) -> Tensor:
+        return cross_entropy_loss(arrays.logprob, torch.full_like(arrays.logprob, weight))
 
     return loss

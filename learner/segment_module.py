@@ -15,6 +15,10 @@ from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel
 from segue.model.routing import Routing
 from segue.model.state import DifferentiableState
+from segue.model.value_head import ValueHead
+
+VALUE_HEAD = "value_head"
+"""Where the critic's parameters stand among the trained ones; the model's begin with `model.` or `lm_head.`."""
 
 
 class TensorLayout(NamedTuple):
@@ -43,7 +47,7 @@ class SegmentOutputs(NamedTuple):
     entropy: Tensor
     """[J], nats: of the distribution that each label comes from."""
     value: Tensor
-    """[0]: there is no critic."""
+    """[T] reward units, at least float32: the critic's, of having read each token; [0] without a critic."""
     route_histogram: Tensor
     """[L, E, B] int64; zeros when not counted."""
     expert_ids: Tensor
@@ -53,12 +57,23 @@ class SegmentOutputs(NamedTuple):
 
 
 class SegmentModule(nn.Module):
-    """The model with its head, behind flat tensors: a backend's hooks see neither dataclasses nor keywords."""
+    """The model with its heads, behind flat tensors: a backend's hooks see neither dataclasses nor keywords.
 
-    def __init__(self, model: SegueModel, num_bins: int) -> None:
+    Attributes:
+        value_reaches_model: values send their gradient on into the model; while False they train the critic alone.
+    """
+
+    def __init__(self, model: SegueModel, num_bins: int, value_head: ValueHead | None = None) -> None:
         super().__init__()
         self.model = model
         self.num_bins = num_bins
+        self.value_head = value_head
+        self.value_reaches_model = True
+
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        """The model's parameters under their own names, then the critic's under `value_head.`."""
+        critic = {} if self.value_head is None else dict(self.value_head.named_parameters(prefix=VALUE_HEAD))
+        return {**dict(self.model.named_parameters()), **critic}
 
     def forward(
         self,
@@ -95,7 +110,10 @@ class SegmentModule(nn.Module):
         logprob, entropy = token_logprob(
             hidden.index_select(0, label_positions), self.model.lm_head.weight, label_ids, temperature
         )
-        value = logprob.new_zeros(0)
+        if self.value_head is None:
+            value = logprob.new_zeros(0)
+        else:
+            value = self.value_head(hidden if self.value_reaches_model else hidden.detach())
         return logprob, entropy, value, routing.histogram, routing.expert_ids, *new_state.flatten()
 
 

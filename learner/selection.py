@@ -30,7 +30,7 @@ class Selection:
     lengths: tuple[int, ...]
     """[N] tokens."""
     advantages: tuple[tuple[float, ...], ...]
-    """[N], of each of its turns."""
+    """[N], of each of its turns; zeros while a critic's values are to come."""
     weights: tuple[float, ...]
     """[N] of each of its trained tokens."""
     num_trained_tokens: int
@@ -46,7 +46,8 @@ class Selection:
 def select_trajectories(groups: Sequence[StoredGroup], config: LearnerConfig, is_fresh: Freshness) -> Selection:
     """Choose and weigh.
 
-    A trajectory is run when it has a trained token and its group an advantage (or `zero_variance: keep`). Trained are
+    A trajectory is run when it has a trained token and its group an advantage (or `zero_variance: keep`, or there is a
+    critic). Trained are
     trainable tokens within the staleness bound, of episodes that did not fail in the infrastructure; older tokens are
     context that carries gradient.
 
@@ -57,7 +58,7 @@ def select_trajectories(groups: Sequence[StoredGroup], config: LearnerConfig, is
     Raises:
         ValueError: a group holds a demonstrator's trajectory.
     """
-    keeps_all = config.advantage.zero_variance is ZeroVariance.keep
+    keeps_all = config.advantage.zero_variance is ZeroVariance.keep or config.advantage.has_critic
     members: list[tuple[int, int]] = []
     lengths: list[int] = []
     advantages: list[tuple[float, ...]] = []

@@ -13,7 +13,7 @@ packing, same operators, grad mode selects nothing), so the log-probabilities of
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,9 +26,28 @@ from segue.learner.segment_module import SegmentOutputs, StateLayout, unpack_out
 # of one rank's gradients: the squares of what a thousand ranks sum still fit float32
 _LARGEST_GRADIENT_NORM = 1e15
 
-LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(logprob [J], entropy [J], label numbers [J]) of whole trajectories, one after another, to their loss, a scalar;
-autograd takes its gradient. It must be a sum over trajectories, else the schedule has to sweep all segments."""
+
+class TrajectoryArrays(NamedTuple):
+    """What the forwards yielded of some whole trajectories, one after another; the first three carry the gradient.
+
+    Legend: J labels, T tokens.
+    """
+
+    logprob: Tensor
+    """[J] nats."""
+    entropy: Tensor
+    """[J] nats."""
+    value: Tensor
+    """[T] reward units: the critic's, of having read each token; [0] without a critic."""
+    label_numbers: Tensor
+    """[J] int64: the labels' numbers in the batch."""
+    token_numbers: Tensor
+    """[T] int64: the places in the batch of the tokens that `value` is of."""
+
+
+LossFunction = Callable[[TrajectoryArrays], Tensor]
+"""Whole trajectories to their loss, a scalar; autograd takes its gradient. It must be a sum over trajectories, else the
+schedule has to sweep all segments."""
 
 
 class Backend(Protocol):
@@ -57,17 +76,25 @@ class Backend(Protocol):
 class StepTokens:
     """What the forwards of one step yielded on this rank.
 
-    Legend: J labels, L layers with routed experts, E experts, B bins.
+    Legend: J labels, T tokens, L layers with routed experts, E experts, B bins.
     """
 
     logprob: Tensor
     """[J] nats, at least float32, on the CPU, by label number; 0 for labels of other ranks."""
     entropy: Tensor
     """[J] nats, likewise."""
+    value: Tensor
+    """[T] reward units, at least float32, on the CPU, by place in the batch; 0 for tokens of other ranks; [0] without
+    a critic."""
     route_histogram: Tensor
     """[L, E, B] int64: router margins, of each token once; zeros where they are not counted."""
     expert_load: Tensor
     """[L, E] int64: times that each expert was chosen, of each token once."""
+
+    def arrays(self) -> TrajectoryArrays:
+        """All trajectories of a batch whose other tokens are no rank's."""
+        numbers = torch.arange(len(self.logprob)), torch.arange(len(self.value))
+        return TrajectoryArrays(self.logprob, self.entropy, self.value, *numbers)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,7 +106,8 @@ class FailedMicroStep:
     state: tuple[Tensor, ...]
     """Flat state before it."""
     cotangents: tuple[Tensor, ...]
-    """Gradients that its outputs were given: `logprob`, `entropy`, then the state's (none where it is the last)."""
+    """Gradients that its outputs were given: `logprob`, `entropy`, `value` where there is a critic, then the state's
+    (none where it is the last)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,7 +162,7 @@ def run_sweeps(
 
 
 def evaluate_tokens(backend: Backend, schedule: RankSchedule, batch: TokenBatch) -> StepTokens:
-    """Log-probability and entropy of this rank's labels without gradients; the schedule sweeps all segments."""
+    """What this rank's tokens yield without gradients; the schedule sweeps all segments."""
     assert not schedule.last, len(schedule.last)
     sweeper = _Sweeper(backend, schedule, batch, _refuse_loss, is_exact=True, counts_routes=False)
     for step in schedule.swept:
@@ -143,7 +171,7 @@ def evaluate_tokens(backend: Backend, schedule: RankSchedule, batch: TokenBatch)
     return sweeper.tokens
 
 
-def _refuse_loss(logprob: Tensor, entropy: Tensor, label_numbers: Tensor) -> Tensor:
+def _refuse_loss(arrays: TrajectoryArrays) -> Tensor:
     raise AssertionError("an evaluation takes no loss")
 
 
@@ -170,7 +198,7 @@ class _Sweeper:
         self.gauge: float | None = None
         self.failure: FailedMicroStep | None = None
         self._tokens: StepTokens | None = None
-        self._cotangents: tuple[Tensor, Tensor] | None = None
+        self._cotangents: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def tokens(self) -> StepTokens:
@@ -214,20 +242,23 @@ class _Sweeper:
         self._backward(step, inputs, state, outputs, arrived, is_finite=True, is_last=is_last)
 
     def take_loss(self, trajectories: Sequence[int]) -> bool:
-        """Cotangents of all labels of these trajectories; returns whether their loss is finite."""
-        numbers = self.batch.label_numbers(trajectories)
-        logprob = self.tokens.logprob[numbers].requires_grad_()
-        entropy = self.tokens.entropy[numbers].requires_grad_()
-        loss = self.loss_fn(logprob, entropy, numbers)
-        grads = torch.autograd.grad(loss, (logprob, entropy), allow_unused=True)
+        """Cotangents of all labels and tokens of these trajectories; returns whether their loss is finite."""
+        labels = self.batch.label_numbers(trajectories)
+        tokens = self.batch.token_numbers(trajectories) if len(self.tokens.value) else labels[:0]
+        whole = self.tokens.logprob, self.tokens.entropy, self.tokens.value
+        logprob, entropy, value = leaves = tuple(
+            array[numbers].requires_grad_() for array, numbers in zip(whole, (labels, labels, tokens), strict=True)
+        )
+        loss = self.loss_fn(TrajectoryArrays(logprob, entropy, value, labels, tokens))
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
         if self._cotangents is None:
-            self._cotangents = torch.zeros_like(self.tokens.logprob), torch.zeros_like(self.tokens.entropy)
-        for cotangent, grad in zip(self._cotangents, grads, strict=True):
+            self._cotangents = torch.zeros_like(whole[0]), torch.zeros_like(whole[1]), torch.zeros_like(whole[2])
+        for cotangent, grad, numbers in zip(self._cotangents, grads, (labels, labels, tokens), strict=True):
             if grad is not None:
                 cotangent[numbers] = grad * self.backend.loss_scale
-        value = float(loss.detach())
-        self.loss += value
-        return isfinite(value)
+        total = float(loss.detach())
+        self.loss += total
+        return isfinite(total)
 
     def _counts(self, step: MicroStep) -> bool:
         return self.counts_routes and not step.is_dummy
@@ -256,6 +287,7 @@ class _Sweeper:
             self._tokens = StepTokens(
                 logprob=torch.zeros(self.batch.num_labels, dtype=outputs.logprob.dtype),
                 entropy=torch.zeros(self.batch.num_labels, dtype=outputs.entropy.dtype),
+                value=torch.zeros(self.batch.num_tokens if len(outputs.value) else 0, dtype=outputs.value.dtype),
                 route_histogram=histogram.new_zeros(histogram.shape),
                 expert_load=histogram.new_zeros(histogram.shape[:2]),
             )
@@ -265,6 +297,8 @@ class _Sweeper:
         if self._counts(step):
             tokens.route_histogram += histogram
         if not step.is_dummy:
+            if len(outputs.value):
+                tokens.value[inputs.token_numbers] = outputs.value.detach().cpu()
             num_layers, num_experts = tokens.expert_load.shape
             places = expert_ids + num_experts * torch.arange(num_layers, device=expert_ids.device)[:, None]
             tokens.expert_load += places.flatten().bincount(minlength=num_layers * num_experts).view(num_layers, -1)
@@ -282,8 +316,16 @@ class _Sweeper:
     ) -> None:
         assert self._cotangents is not None
         device = self.backend.layout.device
-        of_logprob, of_entropy = (cotangent[inputs.label_numbers].to(device) for cotangent in self._cotangents)
-        pairs = [(outputs.logprob, of_logprob), (outputs.entropy, of_entropy), *arrived]
+        logprob, entropy, value = self._cotangents
+        pairs = [
+            (outputs.logprob, logprob[inputs.label_numbers].to(device)),
+            (outputs.entropy, entropy[inputs.label_numbers].to(device)),
+        ]
+        if len(outputs.value):
+            # a dummy's gradient is zero, not absent, as its states' are
+            own = torch.zeros_like(outputs.value) if step.is_dummy else value[inputs.token_numbers].to(device)
+            pairs.append((outputs.value, own))
+        pairs += arrived
         scalar = sum(((output * grad).sum() for output, grad in pairs), torch.zeros((), device=device))
         is_finite &= self.backend.backward(scalar, is_last=is_last) < _LARGEST_GRADIENT_NORM
         self.states.hand_back(step.segments, state)

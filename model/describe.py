@@ -3,10 +3,13 @@
 from collections import Counter
 from typing import Any
 
+import torch
+
 from segue.conf.model_config import LayerKind, ModelConfig
 from segue.conf.schema import Precision
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
+from segue.model.value_head import ValueHead
 
 CONTEXT_LENGTHS = (8_192, 65_536, 262_144, 1_048_576)
 """Tokens at which costs that grow with the context are given: 8K, 64K, 256K, 1M."""
@@ -52,6 +55,13 @@ def describe(config: ModelConfig) -> dict[str, Any]:
         "state_bytes": {precision.name: _state_bytes(config, precision) for precision in Precision},
         "flops_per_token": _flops_per_token(config, active),
     }
+
+
+def num_critic_parameters(config: ModelConfig) -> int:
+    """Of the value head, which the learner trains beside the model and nobody else holds."""
+    with torch.device("meta"):
+        head = ValueHead(config.hidden_size, torch.float32)
+    return sum(parameter.numel() for parameter in head.parameters())
 
 
 def _components(model: SegueModel) -> dict[str, int]:

@@ -15,11 +15,12 @@ from segue.learner.bare_backend import BareBackend
 from segue.learner.batch import TokenBatch
 from segue.learner.schedule import RankSchedule, SegmentSchedule
 from segue.learner.segment_module import SegmentModule, state_layout
-from segue.learner.sweeps import LossFunction, SweepResult, run_sweeps
+from segue.learner.sweeps import LossFunction, SweepResult, TrajectoryArrays, run_sweeps
 from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel, build_model
 from segue.model.routing import Routing
 from segue.model.state import DifferentiableState
+from segue.model.value_head import ValueHead
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
 
 NUM_BINS = 64
@@ -96,22 +97,57 @@ def make_loss(batch: TokenBatch, seed: int = 0) -> LossFunction:
     """A loss that no split by segments gives: per trajectory a square of its weighted log-probabilities."""
     rng = np.random.default_rng(seed)
     weight = torch.from_numpy(rng.normal(size=batch.num_labels))
-    owner = torch.from_numpy(np.repeat(np.arange(len(batch.lengths)), np.diff(batch.offsets))[batch.is_label])
+    token_weight = torch.from_numpy(rng.normal(size=batch.num_tokens))
+    token_owner = torch.from_numpy(np.repeat(np.arange(len(batch.lengths)), batch.lengths))
+    owner = token_owner[torch.from_numpy(batch.is_label)]
 
-    def loss(logprob: Tensor, entropy: Tensor, numbers: Tensor) -> Tensor:
-        sums = logprob.new_zeros(len(batch.lengths)).index_add(0, owner[numbers], logprob * weight[numbers].to(logprob))
-        return (0.01 * sums.square() + sums).sum() + 0.1 * (entropy * weight[numbers].to(logprob)).sum()
+    def loss(arrays: TrajectoryArrays) -> Tensor:
+        logprob, own = arrays.logprob, weight[arrays.label_numbers].to(arrays.logprob)
+        sums = logprob.new_zeros(len(batch.lengths)).index_add(0, owner[arrays.label_numbers], logprob * own)
+        total = (0.01 * sums.square() + sums).sum() + 0.1 * (arrays.entropy * own).sum()
+        if not len(arrays.value):
+            return total
+        # of each trajectory the product of what its values and its log-probabilities come to
+        told = token_weight[arrays.token_numbers].to(logprob) * (arrays.value - 0.3).square()
+        values = logprob.new_zeros(len(batch.lengths)).index_add(0, token_owner[arrays.token_numbers], told)
+        return total + (values * (1.0 + 0.1 * sums)).sum()
 
     return loss
 
 
-def whole_step(model: SegueModel, batch: TokenBatch, loss_fn: LossFunction) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+def make_critic(model: SegueModel, seed: int = 0) -> ValueHead:
+    """A critic away from its start at zero, where it would send no gradient on."""
+    weight = model.lm_head.weight
+    head, generator = ValueHead(weight.shape[1], weight.dtype), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return head
+
+
+def all_arrays(
+    batch: TokenBatch, logprob: Tensor, entropy: Tensor | None = None, value: Tensor | None = None
+) -> TrajectoryArrays:
+    """What a loss is given of a batch's labels and tokens all together."""
+    return TrajectoryArrays(
+        logprob=logprob,
+        entropy=torch.zeros_like(logprob) if entropy is None else entropy,
+        value=logprob.new_zeros(0) if value is None else value,
+        label_numbers=torch.arange(len(logprob)),
+        token_numbers=torch.arange(0 if value is None else batch.num_tokens),
+    )
+
+
+def whole_step(
+    model: SegueModel, batch: TokenBatch, loss_fn: LossFunction, critic: ValueHead | None = None
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Gradient of each parameter, log-probabilities and expert ids, each trajectory run alone, whole, without segments.
 
-    The head is written out here; nothing of the learner takes part but the batch's arrays.
+    The heads are written out here; nothing of the learner takes part but the batch's arrays.
     """
-    model.zero_grad()
-    logprobs, entropies, routes = [], [], []
+    named = dict(SegmentModule(model, NUM_BINS, critic).trained_parameters())
+    zero_gradients(named)
+    logprobs, entropies, values, routes = [], [], [], []
     for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
         token_ids = torch.from_numpy(batch.token_ids[start:end])
         temperature = torch.from_numpy(batch.temperature[start:end])
@@ -126,11 +162,24 @@ def whole_step(model: SegueModel, batch: TokenBatch, loss_fn: LossFunction) -> t
         logprobs.append(log_p.gather(1, token_ids[1:, None]).squeeze(1)[is_label[1:]])
         entropies.append(-(log_p.exp() * log_p).sum(-1)[is_label[1:]])
         routes.append(routing.expert_ids)
+        if critic is not None:
+            values.append((hidden.to(wide) * critic.weight).sum(1) + critic.bias)
     logprob = torch.cat(logprobs)
-    loss_fn(logprob, torch.cat(entropies), torch.arange(len(logprob))).backward()
-    grads = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    return grads, logprob.detach(), torch.cat(routes)
+    loss_fn(all_arrays(batch, logprob, torch.cat(entropies), torch.cat(values) if values else None)).backward()
+    return taken_gradients(named), logprob.detach(), torch.cat(routes)
+
+
+def zero_gradients(named: dict[str, nn.Parameter]) -> None:
+    """Forget what was gathered."""
+    for parameter in named.values():
+        parameter.grad = None
+
+
+def taken_gradients(named: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    """What each parameter gathered, zeros where nothing, and forget it there."""
+    grads = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in named.items()}
+    zero_gradients(named)
+    return grads
 
 
 def sweep_step(
@@ -143,12 +192,17 @@ def sweep_step(
     num_ranks: int = 1,
     sweep_all: bool = False,
     is_exact: bool = True,
+    critic: ValueHead | None = None,
+    value_reaches_model: bool = True,
     wrap: Callable[[nn.Module], nn.Module] = lambda module: module,
     reschedule: Callable[[RankSchedule], RankSchedule] = lambda rank: rank,
 ) -> tuple[dict[str, Tensor], list[SweepResult]]:
     """The same gradients by the sweeps on the bare module; ranks run one after another and gather in one place."""
-    model.zero_grad()
-    backend = BareBackend(wrap(SegmentModule(model, NUM_BINS)), state_layout(model))
+    module = SegmentModule(model, NUM_BINS, critic)
+    module.value_reaches_model = value_reaches_model
+    named = module.trained_parameters()
+    zero_gradients(named)
+    backend = BareBackend(wrap(module), state_layout(model))
     schedule = SegmentSchedule.build(
         batch.lengths, num_ranks, segment_tokens, micro_step_tokens, pair_cost=0.01, sweep_all=sweep_all
     )
@@ -156,9 +210,7 @@ def sweep_step(
         run_sweeps(backend, reschedule(rank), batch, loss_fn, is_exact=is_exact, counts_routes=True)
         for rank in schedule.ranks
     ]
-    grads = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    return grads, results
+    return taken_gradients(named), results
 
 
 def relative_errors(grads: dict[str, Tensor], reference: dict[str, Tensor]) -> dict[str, float]:

@@ -21,9 +21,11 @@ def main(argv: list[str]) -> int:
     if config is None:
         return 0
     # the tensor library loads here and not for --help
-    from segue.model.describe import describe
+    from segue.model.describe import describe, num_critic_parameters
 
     facts = describe(config.model)
+    if config.learner.advantage.has_critic:
+        facts["parameters"]["critic"] = num_critic_parameters(config.model)
     if arguments.json:
         print(json.dumps(facts, indent=2))
     else:

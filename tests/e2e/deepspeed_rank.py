@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
-from learner_cases import NUM_BINS, make_batch, make_config, make_loss, make_model, with_routes
+from learner_cases import NUM_BINS, make_batch, make_config, make_critic, make_loss, make_model, with_routes
 from safetensors.torch import load_file, save_file
 
 from segue.conf.schema import OptimizerConfig
@@ -34,7 +34,7 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
     model = make_model(config, dtype)
     optimizer = OptimizerConfig(lr=case["lr"], weight_decay=0.0, grad_clip=case["clip"])
     build = build_sgd if case["optimizer"] == "sgd" else lambda named: build_adamw(named, optimizer)
-    module = SegmentModule(model, NUM_BINS)
+    module = SegmentModule(model, NUM_BINS, make_critic(model) if case["has_critic"] else None)
     backend = DeepSpeedBackend(module, build, zero_stage=case["stage"], grad_clip=case["clip"])
     results, facts, bounds = {}, [], []
     backward = backend.backward
@@ -48,7 +48,12 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
         batch = make_batch(case["lengths"], seed=update)
         batch = with_routes(batch, load_file(folder / case["routes"])[str(update)])
         schedule = SegmentSchedule.build(
-            batch.lengths, num_ranks, case["segment_tokens"], case["micro_step_tokens"], pair_cost=0.01
+            batch.lengths,
+            num_ranks,
+            case["segment_tokens"],
+            case["micro_step_tokens"],
+            pair_cost=0.01,
+            sweep_all=case["has_critic"],
         ).ranks[rank]
         result = run_sweeps(backend, schedule, batch, make_loss(batch), is_exact=True, counts_routes=True)
         results |= {f"{update}/gradient/{name}": tensor for name, tensor in backend.gradients().items()}

@@ -17,6 +17,7 @@ from segue.conf.schema import (
     AdvantageKind,
     BalanceConfig,
     ClusterConfig,
+    CriticConfig,
     GspoConfig,
     LearnerConfig,
     LossConfig,
@@ -38,9 +39,17 @@ STAGES = (1, 2, 3)
 
 
 def make_run(
-    num_ranks: int, folder: Path, *, stage: int = 1, is_live: bool = True, is_by_sequence: bool = False
+    num_ranks: int,
+    folder: Path,
+    *,
+    stage: int = 1,
+    is_live: bool = True,
+    is_by_sequence: bool = False,
+    has_critic: bool = False,
 ) -> SegueConfig:
     loss, advantage = LossConfig(), AdvantageConfig()
+    if has_critic:
+        loss, advantage = LossConfig(kind=LossKind.ppo_clip), AdvantageConfig(kind=AdvantageKind.turn_gae)
     if is_by_sequence:
         loss = LossConfig(
             kind=LossKind.gspo,
@@ -59,6 +68,7 @@ def make_run(
             balance=BalanceConfig(live=is_live),
             loss=loss,
             advantage=advantage,
+            critic=CriticConfig(warmup_steps=1, lr_ratio=2.0),
         ),
         train=TrainConfig(steps=10),
         pretrain=PretrainConfig(steps=12, optimizer=OptimizerConfig(lr=1e-2, warmup_steps=2)),
@@ -116,6 +126,24 @@ class Story:
     def train_by_sequence(self) -> None:
         self.facts["by-sequence"] = self.step(self.learner(is_by_sequence=True), 0)
 
+    def train_critic(self) -> None:
+        # one step of warm-up, one of both; from its checkpoint the second again
+        learner = self.learner(has_critic=True)
+        self.keep("critic-start", learner)
+        self.facts["critic-warm-up"] = self.step(learner, 0)
+        self.keep("critic-warm-up", learner)
+        checkpoint = self.folder / f"checkpoint-critic-{self.num_ranks}"
+        if self.rank == 0:
+            checkpoint.mkdir()
+        learner.save(checkpoint)
+        self.facts["critic-second"] = self.step(learner, 1)
+        self.keep("critic-second", learner)
+        other = self.learner(has_critic=True)
+        self.step(other, 7)
+        other.load(checkpoint)
+        self.facts["critic-resumed"] = self.step(other, 1)
+        self.keep("critic-resumed", other)
+
     def imitate(self) -> None:
         learner = self.learner(is_live=False)
         self.keep("frozen-start", learner)
@@ -153,6 +181,7 @@ def main() -> None:
     for stage in STAGES:
         story.resume(stage)
     story.train_by_sequence()
+    story.train_critic()
     story.imitate()
     story.empty_step()
     story.fail()

@@ -13,6 +13,7 @@ import torch
 from learner_cases import (
     make_batch,
     make_config,
+    make_critic,
     make_loss,
     make_model,
     rms_errors,
@@ -37,8 +38,10 @@ SGD_LR, ADAMW_LR, CLIP = 3e-4, 3e-3, 50.0
 UNUSED = ("model.layers.0.self_attention_res_norm.weight", "model.layers.0.self_attention_res_proj.weight")
 IDLE_EXPERT = ("model.layers.1.block_sparse_moe.experts.w1", 0)
 LONG = {"lengths": [8192], "segment_tokens": 64, "micro_step_tokens": 64, "config": {"num_hidden_layers": 2}}
+# whole parameters, and partitioned ones, whose hooks must fire on idle ranks too
+CRITIC_STAGES = (1, 3)
 
-SHORT = {"lengths": LENGTHS, "segment_tokens": 64, "micro_step_tokens": 128, "config": {}}
+SHORT = {"lengths": LENGTHS, "segment_tokens": 64, "micro_step_tokens": 128, "config": {}, "has_critic": False}
 SGD = {"optimizer": "sgd", "lr": SGD_LR, "clip": 0.0, "num_updates": 2, "dtype": "float32", **SHORT}
 CASES = {
     "sgd": SGD,
@@ -47,6 +50,7 @@ CASES = {
     # of two ranks, one has no trajectory at all
     "alone": SGD | {"lengths": [130], "num_updates": 1},
 }
+CRITIC = SGD | {"num_updates": 1, "has_critic": True}
 BFLOAT16 = SGD | {"dtype": "bfloat16", "num_updates": 1}
 
 
@@ -63,7 +67,8 @@ class Reference:
             optimizer = torch.optim.AdamW(model.parameters(), lr=case["lr"], betas=(0.9, 0.95), weight_decay=0.0)
         for update in range(case["num_updates"]):
             batch = make_batch(case["lengths"], seed=update)
-            gradients, _, self.routes[str(update)] = whole_step(model, batch, make_loss(batch))
+            critic = make_critic(model) if case["has_critic"] else None
+            gradients, _, self.routes[str(update)] = whole_step(model, batch, make_loss(batch), critic)
             self.gradients.append(gradients)
             for name, parameter in model.named_parameters():
                 parameter.grad = gradients[name].clone()
@@ -92,7 +97,7 @@ def long_gradients() -> tuple[dict, dict, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def references() -> dict[str, Reference]:
-    return {name: Reference(case) for name, case in CASES.items()}
+    return {name: Reference(case) for name, case in (CASES | {"critic": CRITIC}).items()}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +112,10 @@ def results(references, long_gradients, tmp_path_factory) -> Path:
             case | {"name": f"{name}-{stage}-{num_ranks}", "stage": stage, "routes": f"routes-{name}.safetensors"}
             for stage in STAGES
             for name, case in CASES.items()
+        ]
+        cases += [
+            CRITIC | {"name": f"critic-{stage}-{num_ranks}", "stage": stage, "routes": "routes-critic.safetensors"}
+            for stage in CRITIC_STAGES
         ]
         cases += [
             BFLOAT16 | {"name": f"bf16-{stage}-{num_ranks}", "stage": stage, "routes": "routes-sgd.safetensors"}
@@ -143,6 +152,20 @@ def test_segmented_gradients_through_deepspeed_equal_whole_ones(results, referen
     assert {name for name, g in gradients.items() if not g.any()} == set(UNUSED)
     name, expert = IDLE_EXPERT
     assert not gradients[name][expert].any()
+
+
+@both
+@pytest.mark.parametrize("stage", CRITIC_STAGES)
+def test_values_send_their_whole_gradient_through_deepspeed(results, references, stage, num_ranks):
+    gradients = read(results, f"critic-{stage}-{num_ranks}", 0, "gradient")
+    error, name = worst_error(gradients, references["critic"].gradients[0])
+    assert error <= 1e-5, name
+    assert gradients["value_head.weight"].all()
+    gauges = [facts(results, f"critic-{stage}-{num_ranks}", rank)[0]["gauge"] for rank in range(num_ranks)]
+    assert gauges == [0.0] * num_ranks
+    # what is published is the model alone
+    published = read(results, f"critic-{stage}-{num_ranks}", 0, "parameter")
+    assert published.keys() == read(results, f"sgd-{stage}-{num_ranks}", 0, "parameter").keys()
 
 
 @every_stage

@@ -187,6 +187,52 @@ def test_an_export_holds_the_published_weights(folder, stage, num_ranks):
 
 
 @both
+def test_in_the_critics_warm_up_the_policy_stays_and_values_learn_returns(folder, num_ranks):
+    start, after = weights(folder, "critic-start", num_ranks), weights(folder, "critic-warm-up", num_ranks)
+    for name, tensor in start.items():
+        # the balance of the router goes on
+        assert torch.equal(tensor, after[name]) == (not name.endswith("correction_bias")), name
+    found = facts(folder, num_ranks)["critic-warm-up"]
+    # rewards (0, 1, 0) and (1, 0, 1), all of the outcome: what each of two turns should have been told is the reward
+    trajectories = first_trajectories()
+    counts = np.array([[turn.end - turn.start for turn in trajectory.turns] for trajectory in trajectories])
+    rewards = np.array([trajectory.reward for trajectory in trajectories])
+    share = counts / counts.sum()
+    assert found["critic/target/mean"] == pytest.approx(float((share.sum(1) * rewards).sum()), rel=1e-6)
+    # a fresh critic says 0 everywhere, which explains nothing
+    assert (found["critic/value/mean"], found["critic/explained_variance/share"]) == (0.0, 0.0)
+    # before both turns and after the first the reward is to come, after the second nothing
+    loss = 0.5 * float(((2 * share[:, 0] + share[:, 1]) * rewards**2).sum())
+    assert found["critic/loss/mean"] == pytest.approx(loss, rel=1e-6)
+    assert found["update/loss/total"] == pytest.approx(0.5 * loss, rel=1e-6)
+    # AdamW's first step is its learning rate, of the head twice the model's 1e-2
+    state = load_file(folder / f"checkpoint-critic-{num_ranks}" / "state.safetensors")
+    assert float(state["master/value_head.bias"]) == pytest.approx(0.02, rel=1e-3)
+    assert state["master/value_head.weight"].abs().tolist() == pytest.approx([0.02] * 32, rel=1e-3)
+    # all segments ran twice, since advantages are whitened over the step
+    assert (found["learner/micro_steps/last"], found["learner/gauge/max_nats"]) == (0, 0.0)
+
+
+@both
+def test_a_critic_is_resumed_with_the_policy_and_never_published(folder, num_ranks):
+    report = facts(folder, num_ranks)
+    for name in report["critic-second"].keys() - {"learner/tokens/per_s"}:
+        assert report["critic-resumed"][name] == report["critic-second"][name], name
+    assert report["critic-second"]["critic/value/mean"] > 0.0
+    second, resumed = (weights(folder, f"critic-{name}", num_ranks) for name in ("second", "resumed"))
+    assert largest_difference(second, resumed) == 0.0
+    assert largest_difference(second, weights(folder, "critic-warm-up", num_ranks)) > 1e-3
+    assert second.keys() == weights(folder, "first-1", num_ranks).keys()
+
+
+def test_the_number_of_ranks_does_not_change_what_a_critic_says(folder):
+    one, two = (facts(folder, num_ranks)["critic-second"] for num_ranks in (1, 2))
+    for name in ("loss/mean", "explained_variance/share", "value/mean", "target/mean"):
+        assert one[f"critic/{name}"] == pytest.approx(two[f"critic/{name}"], rel=1e-3), name
+    assert one["update/loss/total"] == pytest.approx(two["update/loss/total"], rel=1e-3)
+
+
+@both
 def test_imitation_learns_its_demonstrations_with_frozen_routers(folder, num_ranks):
     reports = facts(folder, num_ranks)["imitation"]
     losses = [report["update/loss/total"] for report in reports]

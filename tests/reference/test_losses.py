@@ -18,6 +18,7 @@ from segue.learner.loss import (
     clipped_sequence_loss,
     cross_entropy_loss,
     masked_ratio_loss,
+    value_loss,
     weighted_logprob_loss,
 )
 from segue.learner.normalisation import token_weights
@@ -326,3 +327,13 @@ def test_cross_entropy_equals_its_hand_worked_example():
     loss.backward()
     assert loss.item() == pytest.approx(2 * math.log(2))
     assert leaf.grad.tolist() == [-0.5, -0.5]
+
+
+def test_the_value_loss_equals_its_hand_worked_example():
+    value = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    target, weight = torch.tensor([0.0, 0.5], dtype=torch.float64), torch.tensor([0.25, 0.5], dtype=torch.float64)
+    loss = value_loss(value, target, weight)
+    loss.backward()
+    # (1 · 1/4 + 1/4 · 1/2) / 2
+    assert loss.item() == 0.1875
+    assert value.grad.tolist() == [0.25, -0.25]

@@ -37,7 +37,7 @@ def test_only_rows_their_gradients_and_label_arrays_grow_with_the_trajectory():
         sweep_step(
             model,
             batch,
-            lambda logprob, entropy, numbers: logprob.sum(),
+            lambda arrays: arrays.logprob.sum(),
             segment_tokens=SEGMENT,
             micro_step_tokens=SEGMENT,
         )

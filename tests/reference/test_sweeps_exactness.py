@@ -11,8 +11,10 @@ import pytest
 import torch
 from learner_cases import (
     NUM_BINS,
+    all_arrays,
     make_batch,
     make_config,
+    make_critic,
     make_loss,
     make_model,
     sweep_step,
@@ -21,8 +23,19 @@ from learner_cases import (
     worst_error,
 )
 
-from segue.conf.schema import Checkpointing, CispoConfig, GspoConfig, LossConfig, LossKind
+from segue.conf.schema import (
+    AdvantageConfig,
+    AdvantageKind,
+    Checkpointing,
+    CispoConfig,
+    GspoConfig,
+    LearnerConfig,
+    LossConfig,
+    LossKind,
+)
 from segue.learner.batch import TokenBatch
+from segue.learner.course import Course
+from segue.learner.critic import make_critic_loss
 from segue.learner.failure import reproduce, save_failure
 from segue.learner.policy_batch import PolicyBatch, make_policy_loss, policy_loss
 from segue.learner.schedule import MicroStep, RankSchedule, Segment
@@ -30,6 +43,7 @@ from segue.model.checkpoint import export_checkpoint
 from segue.model.inputs import PackedInputs
 from segue.model.routing import Routing
 from segue.model.state import DifferentiableState
+from segue.model.value_head import ValueHead
 
 # ragged: a single token, exact multiples of 64, and one more and one less than those
 LENGTHS = [300, 64, 65, 1, 200, 127, 2, 192]
@@ -105,6 +119,143 @@ def test_every_policy_loss_has_its_whole_gradient_by_segments(model, kind):
     assert sum(result.loss for result in results) == pytest.approx(whole.loss.item(), rel=1e-9)
 
 
+@pytest.fixture(scope="module")
+def judged():
+    """A short ragged batch, of which one trajectory has no label."""
+    return make_batch([200, 64, 1, 65, 130])
+
+
+@pytest.fixture(scope="module")
+def judged_reference(model, judged):
+    return whole_step(model, judged, make_loss(judged), make_critic(model))
+
+
+@pytest.mark.parametrize(
+    ("segment_tokens", "micro_step_tokens", "num_ranks", "sweep_all"),
+    [(64, 64, 1, False), (64, 200, 2, True), (256, 500, 3, True)],
+)
+def test_values_send_their_whole_gradient_through_the_segments(
+    model, judged, judged_reference, segment_tokens, micro_step_tokens, num_ranks, sweep_all
+):
+    # a loss that multiplies each trajectory's values by its log-probabilities
+    gradients, logprob, _ = judged_reference
+    found, results = sweep_step(
+        model,
+        judged,
+        make_loss(judged),
+        segment_tokens=segment_tokens,
+        micro_step_tokens=micro_step_tokens,
+        num_ranks=num_ranks,
+        sweep_all=sweep_all,
+        critic=make_critic(model),
+    )
+    assert {"value_head.weight", "value_head.bias"} < gradients.keys()
+    error, name = worst_error(found, gradients)
+    assert error <= 1e-9, name
+    assert float((total(results, "logprob") - logprob).abs().max()) <= 1e-11
+    assert {result.gauge for result in results} == {0.0}
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_the_critics_loss_has_its_whole_gradient_by_segments(model, whiten):
+    # ranks run in turn here, so that only one can be told of the others' sums
+    tokens, num_ranks = make_batch([140, 64, 129]), 1 if whiten else 2
+    rng = np.random.default_rng(4)
+    counts = [len(tokens.label_numbers([i])) for i in range(3)]
+    borders = list(zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True))
+    courses = tuple(
+        Course(
+            before=np.flatnonzero(tokens.is_label[start:end]) - 1,
+            reward=rng.normal(size=count),
+            after=np.array([count // 2]),
+            next=np.array([count // 2 + 1]),
+            end=end - start - 1 if number == 1 else None,
+            of_label=np.arange(count),
+        )
+        for number, ((start, end), count) in enumerate(zip(borders, counts, strict=True))
+    )
+    batch = PolicyBatch(
+        tokens=tokens,
+        behaviour_logprob=torch.from_numpy(rng.uniform(-5.0, -3.0, sum(counts))),
+        advantage=torch.zeros(sum(counts), dtype=torch.float64),
+        weight=torch.from_numpy(rng.uniform(0.01, 0.03, sum(counts))),
+        trajectory=torch.from_numpy(np.repeat(np.arange(3), counts)),
+        courses=courses,
+    )
+    config = LearnerConfig(
+        advantage=AdvantageConfig(kind=AdvantageKind.token_gae, whiten=whiten), loss=LossConfig(kind=LossKind.ppo_clip)
+    )
+    loss_fn = make_critic_loss(batch, config, lambda sums: sums, is_warming_up=False)
+    critic = make_critic(model)
+    gradients, _, _ = whole_step(model, tokens, loss_fn, critic)
+    found, results = sweep_step(
+        model,
+        tokens,
+        loss_fn,
+        segment_tokens=64,
+        micro_step_tokens=128,
+        num_ranks=num_ranks,
+        sweep_all=config.advantage.needs_whole_step,
+        critic=critic,
+    )
+    error, name = worst_error(found, gradients)
+    assert error <= 1e-9, name
+    assert {result.gauge for result in results} == {0.0}
+
+
+@torch.no_grad()
+def test_values_are_those_of_whole_trajectories_run_alone(model, judged):
+    critic = make_critic(model)
+    with torch.enable_grad():
+        _, results = sweep_step(
+            model, judged, make_loss(judged), segment_tokens=64, micro_step_tokens=200, num_ranks=2, critic=critic
+        )
+    found = total(results, "value")
+    for start, end in zip(judged.offsets[:-1], judged.offsets[1:], strict=True):
+        inputs = PackedInputs.pack([torch.from_numpy(judged.token_ids[start:end])])
+        hidden, _ = model(inputs, DifferentiableState.zeros(model.config, 1, torch.float64), Routing())
+        wanted = (hidden * critic.weight).sum(1) + critic.bias
+        assert float((found[start:end] - wanted).abs().max()) <= 1e-11
+
+
+def test_values_may_train_the_critic_alone(model, judged):
+    def of_values(arrays):
+        return (arrays.value - 1.0).square().sum()
+
+    critic = make_critic(model)
+    both, alone = (
+        sweep_step(
+            model,
+            judged,
+            of_values,
+            segment_tokens=64,
+            micro_step_tokens=128,
+            critic=critic,
+            value_reaches_model=value_reaches_model,
+        )[0]
+        for value_reaches_model in (True, False)
+    )
+    for name, gradient in alone.items():
+        if name.startswith("value_head"):
+            assert torch.equal(gradient, both[name])
+        else:
+            # exactly: the optimiser must not move what the policy is made of
+            assert not gradient.any(), name
+    assert both["model.embed_tokens.weight"].any()
+
+
+def test_a_fresh_critic_says_nothing_and_sends_nothing(model, judged):
+    fresh = ValueHead(model.config.hidden_size, torch.float64)
+    found, results = sweep_step(
+        model, judged, lambda a: (a.value - 1.0).square().sum(), segment_tokens=64, micro_step_tokens=128, critic=fresh
+    )
+    assert not results[0].tokens.value.any()
+    # (v - 1)² at 0 has the slope -2, for each of the tokens
+    assert float(found.pop("value_head.bias")) == -2.0 * judged.num_tokens
+    assert found.pop("value_head.weight").all()
+    assert not any(gradient.any() for gradient in found.values())
+
+
 def test_the_carried_gradient_matters_here(model, batch, reference):
     # the same segments with states cut off from the graph: what a truncating learner would call its gradient
     model.zero_grad()
@@ -123,7 +274,7 @@ def test_the_carried_gradient_matters_here(model, batch, reference):
         logprobs.append(log_p.gather(1, tokens[1:, None])[labels[1:], 0])
         entropies.append(-(log_p.exp() * log_p).sum(-1)[labels[1:]])
     logprob = torch.cat(logprobs)
-    make_loss(batch)(logprob, torch.cat(entropies), torch.arange(len(logprob))).backward()
+    make_loss(batch)(all_arrays(batch, logprob, torch.cat(entropies))).backward()
     truncated = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in model.named_parameters()}
     truncated = {name: grad.clone() for name, grad in truncated.items()}
     model.zero_grad()
@@ -148,7 +299,7 @@ def test_ranks_and_sweep_all_change_nothing(model, batch, reference, num_ranks, 
     error, name = worst_error(found, gradients)
     assert error <= 1e-9, name
     assert float((total(results, "logprob") - logprob).abs().max()) <= 1e-11
-    loss = make_loss(batch)(logprob, total(results, "entropy"), torch.arange(len(logprob)))
+    loss = make_loss(batch)(all_arrays(batch, logprob, total(results, "entropy")))
     assert sum(result.loss for result in results) == pytest.approx(float(loss), rel=1e-10)
 
 
@@ -166,7 +317,7 @@ def test_packing_order_changes_nothing(model, batch, reference):
     found, results = sweep_step(
         model,
         shuffled,
-        lambda logprob, entropy, j: loss(logprob, entropy, numbers[j]),
+        lambda arrays: loss(arrays._replace(label_numbers=numbers[arrays.label_numbers])),
         segment_tokens=64,
         micro_step_tokens=200,
     )
@@ -307,20 +458,28 @@ def test_one_segment_trajectories_run_once_and_swept_segments_twice(model):
     assert runs == [swept, swept, (62, True, True), (50, True, True), rebuilt, rebuilt]
 
 
-def test_a_dummy_adds_nothing(model):
-    batch = make_batch([200, 64])
-    plain, results = sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64)
+@pytest.mark.parametrize("has_critic", [False, True])
+def test_a_dummy_adds_nothing(model, has_critic):
+    batch, critic = make_batch([200, 64]), make_critic(model) if has_critic else None
+    plain, results = sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64, critic=critic)
 
     def with_dummies(rank: RankSchedule) -> RankSchedule:
         dummy = MicroStep(segments=())
         return replace(rank, swept=(*rank.swept, dummy, dummy), last=(*rank.last, dummy))
 
     found, more = sweep_step(
-        model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64, reschedule=with_dummies
+        model,
+        batch,
+        make_loss(batch),
+        segment_tokens=64,
+        micro_step_tokens=64,
+        critic=critic,
+        reschedule=with_dummies,
     )
     for name, gradient in plain.items():
         assert torch.equal(found[name], gradient), name
     assert torch.equal(more[0].tokens.logprob, results[0].tokens.logprob)
+    assert torch.equal(more[0].tokens.value, results[0].tokens.value)
     assert torch.equal(more[0].tokens.route_histogram, results[0].tokens.route_histogram)
     assert torch.equal(more[0].tokens.expert_load, results[0].tokens.expert_load)
     assert more[0].loss == results[0].loss
@@ -336,7 +495,7 @@ def test_a_trajectory_does_not_see_its_neighbours(model):
     found, _ = sweep_step(
         model,
         batch,
-        lambda logprob, entropy, numbers: (logprob * (numbers < 199)).sum(),
+        lambda arrays: (arrays.logprob * (arrays.label_numbers < 199)).sum(),
         segment_tokens=64,
         micro_step_tokens=128,
     )
@@ -353,8 +512,8 @@ def test_the_first_micro_step_that_is_not_finite_is_kept(poison):
         # a factor of 1e18 leaves everything finite, but for squares in float32
         factor = float("nan") if poison == "loss" else 1e18
 
-        def bad_loss(logprob, entropy, numbers):
-            return loss(logprob, entropy, numbers) * (factor if 100 in numbers else 1.0)
+        def bad_loss(arrays):
+            return loss(arrays) * (factor if 100 in arrays.label_numbers else 1.0)
 
         _, results = sweep_step(model, batch, bad_loss, segment_tokens=64, micro_step_tokens=64)
         # the loss of the first trajectory, all of whose labels are taken with its last segment
@@ -378,6 +537,20 @@ def test_the_kept_micro_step_shows_a_weight_that_is_not_finite(tmp_path):
     with torch.no_grad():
         model.model.norm.weight[0] = float("inf")
     _, results = sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64)
-    save_failure(results[0].failure, tmp_path / "micro.safetensors")
+    save_failure(results[0].failure, tmp_path / "micro.safetensors", {})
     export_checkpoint(model, tmp_path / "model")
     assert reproduce(tmp_path / "micro.safetensors", tmp_path / "model")[0] == "weight model.norm.weight"
+
+
+def test_the_kept_micro_step_shows_a_critic_that_is_not_finite(tmp_path):
+    model, batch = make_model(make_config(), torch.float32), make_batch([200])
+    critic = make_critic(model)
+    with torch.no_grad():
+        critic.bias.fill_(float("nan"))
+    # found where the loss is taken; the swept segments' states are sound
+    _, results = sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=64, critic=critic)
+    save_failure(results[0].failure, tmp_path / "micro.safetensors", critic.state_dict())
+    export_checkpoint(model, tmp_path / "model")
+    found = reproduce(tmp_path / "micro.safetensors", tmp_path / "model")
+    assert found[:2] == ["weight value_head.bias", "value"]
+    assert "gradient of value_head.weight" in found

@@ -314,6 +314,16 @@ def test_export_leaves_a_target_that_is_there_alone(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == f"segue: target must not exist, got {tmp_path}/out\n"
 
 
+def test_describe_counts_a_critic_beside_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", "algorithm=ppo", "--json"]) == 0
+    with_critic = json.loads(capsys.readouterr().out)["parameters"]
+    assert main(["describe", "--json"]) == 0
+    without = json.loads(capsys.readouterr().out)["parameters"]
+    # a weight for each of tiny's 96 numbers, and a bias
+    assert with_critic.pop("critic") == 97
+    assert with_critic == without
+
+
 def test_describe_prints_the_published_sizes_of_k3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "model=k3", "--json"]) == 0
     parameters = json.loads(capsys.readouterr().out)["parameters"]
@@ -329,7 +339,7 @@ def test_help_lists_groups_and_examples(capsys: pytest.CaptureFixture[str]) -> N
         main(["train", "--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
-    assert "model=k3|" in text and "algorithm=cispo|dapo|dr_grpo|grpo|gspo|k2_5|reinforce_pp|rloo" in text
+    assert "model=k3|" in text and "algorithm=cispo|dapo|dr_grpo|grpo|gspo|k2_5|ppo|reinforce_pp|rloo|turn_ppo" in text
     assert "segue train seed=1" in text and "--multirun" in text
 
 

@@ -44,6 +44,8 @@ ALGORITHMS = {
     "gspo": (LossKind.gspo, AdvantageKind.grpo, NormalisationKind.sequence_mean),
     "rloo": (LossKind.reinforce, AdvantageKind.rloo, NormalisationKind.constant),
     "reinforce_pp": (LossKind.ppo_clip, AdvantageKind.reinforce_pp, NormalisationKind.token_mean),
+    "ppo": (LossKind.ppo_clip, AdvantageKind.token_gae, NormalisationKind.token_mean),
+    "turn_ppo": (LossKind.ppo_clip, AdvantageKind.turn_gae, NormalisationKind.token_mean),
 }
 
 

@@ -69,7 +69,8 @@ CASES = {
     ),
     "groups_can_be_compared": (
         ["train.group_size=1"],
-        "train.group_size must be at least 2: advantages compare a group's members, got 1",
+        "train.group_size must be at least 2: advantages compare a group's members, got 1; "
+        "learner.advantage.kind=turn_gae or token_gae compares with a critic's values",
     ),
     "every_rank_has_work": (
         ["cluster.learner_ranks=5", "train.groups_per_step=2", "train.group_size=2"],
@@ -144,9 +145,29 @@ def test_reuse_is_allowed_with_staleness() -> None:
         (
             ["learner.advantage.std_epsilon=0.1"],
             "learner.advantage.std_epsilon",
-            "learner.advantage.kind=grpo or reinforce_pp",
+            "learner.advantage.kind=grpo or reinforce_pp, or learner.advantage.whiten=true with turn_gae or token_gae",
         ),
-        (["learner.advantage.discount=0.9"], "learner.advantage.discount", "learner.advantage.kind=turn_returns"),
+        (
+            ["algorithm=ppo", "learner.advantage.whiten=false", "learner.advantage.std_epsilon=0.1"],
+            "learner.advantage.std_epsilon",
+            "or learner.advantage.whiten=true with turn_gae or token_gae",
+        ),
+        (
+            ["learner.advantage.discount=0.9"],
+            "learner.advantage.discount",
+            "learner.advantage.kind=turn_returns, turn_gae or token_gae",
+        ),
+        *(
+            ([f"{key}={value}"], key, "learner.advantage.kind=turn_gae or token_gae")
+            for key, value in {
+                "learner.advantage.gae_lambda": 1.0,
+                "learner.advantage.whiten": "false",
+                "learner.critic.coefficient": 0.1,
+                "learner.critic.target_lambda": 0.5,
+                "learner.critic.lr_ratio": 1.0,
+                "learner.critic.warmup_steps": 0,
+            }.items()
+        ),
         (
             ["algorithm=grpo", "learner.loss.masked_ratio.tau=0.1"],
             "learner.loss.masked_ratio.tau",
@@ -235,10 +256,35 @@ def test_losses_keep_their_ranges(override: str, message: str) -> None:
         load_config([f"learner.loss.kind={kind}", f"learner.loss.{override}"])
 
 
-def test_turn_returns_fit_every_loss_of_tokens() -> None:
+@pytest.mark.parametrize("kind", ["turn_returns", "turn_gae", "token_gae"])
+def test_advantages_of_turns_and_tokens_fit_every_loss_of_tokens(kind: str) -> None:
     for loss in set(LossKind) - {LossKind.gspo}:
-        overrides = [f"learner.loss.kind={loss.name}", "learner.advantage.kind=turn_returns"]
+        overrides = [f"learner.loss.kind={loss.name}", f"learner.advantage.kind={kind}"]
         assert load_config(overrides).learner.loss.kind is loss
+    with pytest.raises(ConfigError, match=f"while learner.loss.kind is gspo, .*, got {kind}$"):
+        load_config(["algorithm=gspo", f"learner.advantage.kind={kind}"])
+
+
+def test_a_critic_judges_a_trajectory_without_others() -> None:
+    assert load_config(["algorithm=ppo", "train.group_size=1"]).train.group_size == 1
+    assert load_config(["algorithm=turn_ppo", "rollout.max_turns=1"]).rollout.max_turns == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learner.advantage.gae_lambda=1.5", "in [0, 1], got 1.5"),
+        ("learner.critic.target_lambda=-0.5", "in [0, 1], got -0.5"),
+        ("learner.critic.coefficient=0", "above 0, got 0.0"),
+        ("learner.critic.lr_ratio=0", "above 0, got 0.0"),
+        ("learner.critic.warmup_steps=-1", "at least 0, got -1"),
+        ("train.group_size=0", "at least 1, got 0"),
+    ],
+)
+def test_a_critic_keeps_its_ranges(override: str, message: str) -> None:
+    key = override.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{key} must be {message}')}$"):
+        load_config(["algorithm=ppo", override])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from learner_cases import make_group, make_trajectory
+from learner_cases import all_arrays, make_group, make_trajectory
 
 from segue.conf.schema import (
     AdvantageConfig,
@@ -33,9 +33,9 @@ from segue.rollout.trajectory import Outcome, PolicyVersion, Source
 def build(groups, config=None, version=(0, 0), restored=(0,), bound=0) -> tuple[Selection, PolicyBatch]:
     """A step's selection, and the arrays of all that it runs."""
     fresh = partial(is_fresh, version=PolicyVersion(*version), restored_steps=restored, max_staleness=bound)
-    stored = [StoredGroup.of(group) for group in groups]
-    selection = select_trajectories(stored, config or LearnerConfig(), fresh)
-    return selection, load_policy_batch(stored, selection, range(len(selection.lengths)), fresh)
+    stored, config = [StoredGroup.of(group) for group in groups], config or LearnerConfig()
+    selection = select_trajectories(stored, config, fresh)
+    return selection, load_policy_batch(stored, selection, range(len(selection.lengths)), fresh, config.advantage)
 
 
 def failed(seed):
@@ -167,7 +167,8 @@ def test_the_loss_takes_each_labels_own_numbers():
     _selection, batch = build([make_group([make_trajectory(1, reward=1.0), make_trajectory(2, reward=0.0)])], config)
     numbers = torch.tensor([5, 0, batch.tokens.num_labels - 1])
     logprob = batch.behaviour_logprob[numbers] + torch.tensor([0.1, -0.2, 0.0])
-    loss = make_policy_loss(batch, config.loss)(logprob, torch.zeros(3), numbers)
+    arrays = all_arrays(batch.tokens, logprob)._replace(label_numbers=numbers)
+    loss = make_policy_loss(batch, config.loss)(arrays)
     expected = sum(
         float(batch.weight[n]) * (0.1 * r * r - float(np.exp(r)) * float(batch.advantage[n]))
         for n, r in zip(numbers.tolist(), (0.1, -0.2, 0.0), strict=True)
@@ -209,7 +210,7 @@ def make_drifted(loss):
 def test_the_configured_loss_is_taken_with_its_settings(kind):
     config, gradient = GRADIENTS[kind]
     batch, logprob, drift = make_drifted(config)
-    make_policy_loss(batch, config)(logprob, torch.zeros_like(logprob), torch.arange(len(logprob))).backward()
+    make_policy_loss(batch, config)(all_arrays(batch.tokens, logprob)).backward()
     expected = [
         w * gradient(r, a) for w, r, a in zip(batch.weight.tolist(), drift, batch.advantage.tolist(), strict=True)
     ]
@@ -228,7 +229,7 @@ def test_the_sequence_loss_is_taken_with_its_settings_and_whole_trajectories(cli
     for trajectory, advantage in ((1, -0.5), (0, 0.5)):
         numbers = batch.tokens.label_numbers([trajectory])
         own = logprob.detach()[numbers].requires_grad_()
-        make_policy_loss(batch, config)(own, torch.zeros_like(own), numbers).backward()
+        make_policy_loss(batch, config)(all_arrays(batch.tokens, own)._replace(label_numbers=numbers)).backward()
         mean = np.mean([drift[n] for n in numbers])
         assert 1.05 < np.exp(mean) < 1.2
         is_held = advantage > 0 and not is_free
@@ -255,9 +256,8 @@ def test_a_rank_loads_its_own_trajectories_only():
     loaded: list[int] = []
     stored = [StoredGroup.of(group) for group in groups]
     watched = [replace(group, load=lambda i, g=group: (loaded.append(i), g.load(i))[1]) for group in stored]
-    part = load_policy_batch(
-        watched, selection, [1, 2], partial(is_fresh, version=PolicyVersion(0, 0), restored_steps=(0,), max_staleness=0)
-    )
+    fresh = partial(is_fresh, version=PolicyVersion(0, 0), restored_steps=(0,), max_staleness=0)
+    part = load_policy_batch(watched, selection, [1, 2], fresh, AdvantageConfig())
     assert loaded == [1, 0]
     assert part.tokens.lengths == list(selection.lengths[1:3])
     own = whole.tokens.label_numbers([1, 2])

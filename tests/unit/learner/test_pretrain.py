@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from learner_cases import make_trajectory
+from learner_cases import all_arrays, make_trajectory
 
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.rollout.trajectory import Source
@@ -24,6 +24,7 @@ def test_the_loss_is_the_mean_over_all_labels_of_the_step_whatever_the_split():
     loss = make_imitation_loss(batch.num_labels)
     logprob = torch.full((batch.num_labels,), math.log(0.25))
     first = batch.label_numbers([0])
-    parts = [loss(logprob[n], logprob[n], n) for n in (first, batch.label_numbers([1]))]
+    whole = all_arrays(batch, logprob)
+    parts = [loss(whole._replace(logprob=logprob[n], label_numbers=n)) for n in (first, batch.label_numbers([1]))]
     assert float(sum(parts)) == pytest.approx(math.log(4.0), rel=1e-6)
     assert float(parts[0]) == pytest.approx(math.log(4.0) * len(first) / batch.num_labels, rel=1e-6)
