@@ -136,7 +136,7 @@ METRICS: tuple[Metric, ...] = (
            "near 0; grows with staleness"),
     Metric("critic/loss/mean", "reward²", _T,
            "half the squared distance of values from their targets, as normalised, before its coefficient; "
-           "this and the next three null without a critic",
+           "this and the next four null without a critic",
            "falls at first, then follows the rewards"),
     Metric("critic/explained_variance/share", "share", _T,
            "1 − variance of (target − value) ÷ variance of targets, over decisions weighted as in the loss; "
@@ -146,6 +146,9 @@ METRICS: tuple[Metric, ...] = (
            "near critic/target/mean after the warm-up"),
     Metric("critic/target/mean", "reward", _T, "what these should have been: returns with target_lambda 1, likewise",
            "rises with the reward"),
+    Metric("critic/clipped/share", "share", _T,
+           "trained decisions whose value had gone learner.critic.clip towards its target since the group's first use",
+           "small; 0 without a clip and at first uses"),
     Metric("usage/cpu/s", "s", _S, "CPU seconds of all the run's processes on this machine so far",
            "grows steadily"),
     Metric("usage/memory/bytes", "bytes", _S, "proportional set size of all of them",

@@ -197,6 +197,13 @@ def advantages_in_range(config: SegueConfig) -> None:
         _require(0 <= _get(config, path) <= 1, path, "in [0, 1]", _get(config, path))
 
 
+def critic_clip_fits_uses(config: SegueConfig) -> None:
+    """With one update a batch, a value at its first use is what it was: only later uses have something to clip."""
+    clip, path = config.learner.critic.clip, "learner.critic.clip"
+    _require(clip is None or clip > 0, path, "above 0", clip)
+    _unused_unless(clip is None or config.train.max_uses > 1, path, "train.max_uses above 1", clip)
+
+
 def advantage_fits_loss(config: SegueConfig) -> None:
     """A trajectory's one ratio has one sign to be clipped by."""
     learner = config.learner
@@ -390,6 +397,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     optimizers_in_range,
     losses_in_range,
     advantages_in_range,
+    critic_clip_fits_uses,
     advantage_fits_loss,
     turn_returns_have_turns,
     segment_is_whole_chunks,

@@ -190,6 +190,9 @@ class CriticConfig:
     """Learning rate of the value head as a multiple of the model's; above 0."""
     warmup_steps: int = 5
     """First steps, in which the value head learns alone and the policy stays as it is."""
+    clip: float | None = None
+    """When a group trains again, values teach no further once they went so far from its first use towards their target,
+    in reward units; above 0; needs train.max_uses above 1; null leaves them free."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segue.conf.schema import AdvantageKind
+from segue.rollout.stored_group import TrajectorySummary
 from segue.rollout.trajectory import Outcome, Trajectory
 
 CUT = (Outcome.truncated_length, Outcome.truncated_turns, Outcome.truncated_time)
@@ -46,6 +47,17 @@ class Course:
     """Index of the token whose value stands for what an episode that was cut would have earned; None where it ended."""
     of_label: NDArray[np.int64]
     """[J] the decision that each label is, or belongs to."""
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """[A + B] index of every token after which a value is learnt: `before`, then `after`."""
+        return np.concatenate([self.before, self.after])
+
+
+def most_places(summary: TrajectorySummary, kind: AdvantageKind) -> int:
+    """No fewer than the places of a trajectory's course, from its summary alone."""
+    num_turns = len(summary.turn_rewards)
+    return num_turns + (num_turns if kind is AdvantageKind.turn_gae else summary.num_trainable)
 
 
 def make_course(trajectory: Trajectory, is_label: NDArray[np.bool_], kind: AdvantageKind) -> Course:

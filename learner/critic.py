@@ -17,14 +17,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segue.conf.schema import LearnerConfig
+from segue.conf.schema import CriticConfig, LearnerConfig
 from segue.learner.course import Course
 from segue.learner.gae import generalised_advantages
-from segue.learner.loss import value_loss
+from segue.learner.loss import ValueLoss, value_loss
 from segue.learner.policy_batch import PolicyBatch, policy_loss
 from segue.learner.sweeps import LossFunction, TrajectoryArrays
 
 SumOverRanks = Callable[[Tensor], Tensor]
+
+CRITIC_METRICS = (
+    "critic/loss/mean",
+    "critic/explained_variance/share",
+    "critic/value/mean",
+    "critic/target/mean",
+    "critic/clipped/share",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +45,8 @@ class Judgement:
     """int64: which of the values stands at each place, decisions before turns' ends, trajectory after trajectory."""
     target_P: Tensor
     """float64: what they should have been."""
+    first_P: Tensor
+    """float64: what they were when these places were first trained; now, where that was never."""
     weight_P: Tensor
     """float64: that of the labels of a decision; a turn's end has that of the decision before it."""
     is_decision_P: Tensor
@@ -62,20 +72,23 @@ def judge(
     for trajectory in trajectories.tolist():
         course, length = batch.courses[trajectory], batch.tokens.lengths[trajectory]
         own_weights = weights[first_label : first_label + len(course.of_label)]
-        parts.append(_judge_one(course, values[first_token : first_token + length], own_weights, config, first_token))
+        own_values = values[first_token : first_token + length]
+        first = batch.first_values[trajectory] if batch.first_values else None
+        parts.append(_judge_one(course, own_values, first, own_weights, config, first_token))
         first_token += length
         first_label += len(course.of_label)
     advantages = torch.from_numpy(np.concatenate([part.advantage for part in parts]))
     if config.advantage.whiten:
         advantages = whitened(advantages, torch.from_numpy(weights), config.advantage.std_epsilon, sum_over_ranks)
-    place, target, weight, is_decision = (
+    place, target, first, weight, is_decision = (
         torch.from_numpy(np.concatenate([getattr(part, name) for part in parts]))
-        for name in ("place", "target", "weight", "is_decision")
+        for name in ("place", "target", "first", "weight", "is_decision")
     )
     return Judgement(
         advantage_J=advantages.to(batch.advantage.dtype),
         place_P=place,
         target_P=target,
+        first_P=first,
         weight_P=weight,
         is_decision_P=is_decision,
     )
@@ -116,7 +129,7 @@ def make_critic_loss(
 
     def loss(arrays: TrajectoryArrays) -> Tensor:
         judgement = judge(batch, arrays, config, sum_over_ranks)
-        total = config.critic.coefficient * critic_loss(judgement, arrays.value)
+        total = config.critic.coefficient * critic_loss(judgement, arrays.value, config.critic).loss
         if is_warming_up:
             return total
         own = replace(batch, advantage=batch.advantage.index_copy(0, arrays.label_numbers, judgement.advantage_J))
@@ -125,22 +138,24 @@ def make_critic_loss(
     return loss
 
 
-def critic_loss(judgement: Judgement, value_T: Tensor) -> Tensor:
+def critic_loss(judgement: Judgement, value_T: Tensor, config: CriticConfig) -> ValueLoss:
     """The value loss of judged trajectories, without its coefficient."""
     value_P = value_T[judgement.place_P]
-    return value_loss(value_P, judgement.target_P.to(value_P.dtype), judgement.weight_P.to(value_P.dtype))
+    fixed = (values.to(value_P.dtype) for values in (judgement.target_P, judgement.weight_P, judgement.first_P))
+    return value_loss(value_P, *fixed, clip=config.clip)
 
 
-def critic_sums(judgement: Judgement, value_T: Tensor) -> dict[str, Tensor]:
-    """Sums over this rank's decisions."""
-    chosen = judgement.is_decision_P
+def critic_sums(judgement: Judgement, value_T: Tensor, config: CriticConfig) -> dict[str, Tensor]:
+    """Sums over this rank's decisions; of the loss over all its places."""
+    loss, chosen = critic_loss(judgement, value_T, config), judgement.is_decision_P
     value, target, weight = (
         values[chosen].double() for values in (value_T[judgement.place_P], judgement.target_P, judgement.weight_P)
     )
     error = target - value
     return {
-        "loss": critic_loss(judgement, value_T).double(),
+        "loss": loss.loss.double(),
         "weight": weight.sum(),
+        "held": (weight * loss.is_held_P[chosen]).sum(),
         "value": (weight * value).sum(),
         "target": (weight * target).sum(),
         "target_square": (weight * target.square()).sum(),
@@ -151,15 +166,15 @@ def critic_sums(judgement: Judgement, value_T: Tensor) -> dict[str, Tensor]:
 
 def critic_metrics(sums: Mapping[str, float] | None) -> dict[str, float | None]:
     """Of all ranks' sums; null without a critic."""
-    names = ("critic/loss/mean", "critic/explained_variance/share", "critic/value/mean", "critic/target/mean")
     if sums is None:
-        return dict.fromkeys(names)
+        return dict.fromkeys(CRITIC_METRICS)
     total = sums["weight"]
     of_target = sums["target_square"] / total - (sums["target"] / total) ** 2
     of_error = sums["error_square"] / total - (sums["error"] / total) ** 2
     # targets that are all equal leave a residue of rounding
     explained = 1.0 - of_error / of_target if of_target > 1e-12 * sums["target_square"] / total else None
-    return dict(zip(names, (sums["loss"], explained, sums["value"] / total, sums["target"] / total), strict=True))
+    means = (sums[name] / total for name in ("value", "target", "held"))
+    return dict(zip(CRITIC_METRICS, (sums["loss"], explained, *means), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -169,6 +184,7 @@ class _Part:
     advantage: NDArray[np.float64]
     place: NDArray[np.int64]
     target: NDArray[np.float64]
+    first: NDArray[np.float64]
     weight: NDArray[np.float64]
     is_decision: NDArray[np.bool_]
 
@@ -179,13 +195,19 @@ class _Part:
             advantage=nothing,
             place=nothing.astype(np.int64),
             target=nothing,
+            first=nothing,
             weight=nothing,
             is_decision=nothing.astype(np.bool_),
         )
 
 
 def _judge_one(
-    course: Course, values_T: NDArray[np.float64], weights_J: NDArray[np.float64], config: LearnerConfig, start: int
+    course: Course,
+    values_T: NDArray[np.float64],
+    first_P: Tensor | None,
+    weights_J: NDArray[np.float64],
+    config: LearnerConfig,
+    start: int,
 ) -> _Part:
     advantage, critic = config.advantage, config.critic
     values_A = values_T[course.before]
@@ -198,11 +220,13 @@ def _judge_one(
 
     targets_A = values_A + estimate(critic.target_lambda)
     weight_A = np.bincount(course.of_label, weights_J, minlength=len(values_A))
+    place = course.places
     return _Part(
         advantage=estimate(advantage.gae_lambda)[course.of_label],
-        place=start + np.concatenate([course.before, course.after]),
+        place=start + place,
         # after the last decision of an episode that ended nothing is earned
         target=np.concatenate([targets_A, np.append(targets_A, 0.0)[course.next]]),
+        first=values_T[place] if first_P is None else first_P[: len(place)].double().numpy(),
         weight=np.concatenate([weight_A, weight_A[course.next - 1]]),
         is_decision=np.arange(len(course.before) + len(course.after)) < len(course.before),
     )

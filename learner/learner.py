@@ -7,7 +7,7 @@ summaries -> selection and schedule (the same on all ranks) -> this rank's array
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -24,8 +24,10 @@ from segue.learner.backend import LR_RATIO, DeepSpeedBackend, join_ranks
 from segue.learner.balance import router_biases, update_biases
 from segue.learner.batch import TokenBatch
 from segue.learner.cost import pair_cost
-from segue.learner.critic import critic_metrics, critic_sums, judge, make_critic_loss
+from segue.learner.course import Course, most_places
+from segue.learner.critic import Judgement, critic_metrics, critic_sums, judge, make_critic_loss
 from segue.learner.failure import DamagedGroupsError, InexactError, NonFiniteError, failure_paths, save_failure
+from segue.learner.first_values import FirstValues
 from segue.learner.learning_rate import learning_rate
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
 from segue.learner.optimizer import build_adamw
@@ -34,7 +36,7 @@ from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import PROBE_EVERY, bias_log_ratios
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
 from segue.learner.segment_module import VALUE_HEAD, SegmentModule
-from segue.learner.selection import select_trajectories
+from segue.learner.selection import Selection, select_trajectories
 from segue.learner.sweeps import LossFunction, StepTokens, SweepResult, run_sweeps
 from segue.model.checkpoint import export_checkpoint, import_checkpoint
 from segue.model.network import SegueModel, build_model
@@ -76,6 +78,7 @@ class Learner:
             grad_clip=config.learner.optimizer.grad_clip,
         )
         self._pair_cost = pair_cost(config.model)
+        self._first_values = FirstValues(config.train.max_staleness)
 
     def train_step(self, groups: Sequence[StoredGroup], *, step: int, restored_steps: Sequence[int]) -> Metrics:
         """One reinforcement step on a batch of groups; metrics of all ranks together.
@@ -116,6 +119,8 @@ class Learner:
         own = [selection.members[n] for n in schedule.trajectories]
         members = [f"{groups[group].group_id}#{index}" for group, index in own]
         if advantage.has_critic:
+            if learner.critic.clip is not None:
+                batch = replace(batch, first_values=tuple(map(self._first_values.of, members)))
             is_warming_up = step < learner.critic.warmup_steps
             self._module.value_reaches_model = not is_warming_up
             loss_fn = make_critic_loss(batch, learner, self._backend.sum_over_ranks, is_warming_up=is_warming_up)
@@ -128,7 +133,9 @@ class Learner:
         if advantage.has_critic:
             judgement = judge(batch, tokens.arrays(), learner, self._backend.sum_over_ranks)
             batch = replace(batch, advantage=judgement.advantage_J)
-            judged = self._join(critic_sums(judgement, tokens.value))
+            judged = self._join(critic_sums(judgement, tokens.value, learner.critic))
+            if learner.critic.clip is not None:
+                self._keep_values(groups, selection, dict(zip(members, batch.courses, strict=True)), judgement, step)
         sums = self._join(policy_sums(tokens.logprob, tokens.entropy, batch, learner.loss))
         gap = self._max((tokens.logprob - batch.behaviour_logprob).abs())
         return counts | metrics | policy_metrics(sums, gap) | critic_metrics(judged)
@@ -215,10 +222,11 @@ class Learner:
                 fetch(name)
             return
         buffers = {f"{_BUFFER}/{name}": buffer for name, buffer in self._model.named_buffers()}
-        stream_safetensors(
-            folder / _STATE_FILE, layout | buffers, lambda name: buffers[name] if name in buffers else fetch(name)
-        )
-        (folder / _FACTS_FILE).write_text(json.dumps({"num_updates": self._backend.num_updates}) + "\n")
+        first_values, first_uses = self._first_values.state()
+        own = buffers | first_values
+        stream_safetensors(folder / _STATE_FILE, layout | own, lambda name: own[name] if name in own else fetch(name))
+        facts = {"num_updates": self._backend.num_updates, "first_uses": first_uses}
+        (folder / _FACTS_FILE).write_text(json.dumps(facts) + "\n")
 
     def load(self, folder: Path) -> None:
         """Take up what `save` wrote, on any number of ranks; read a tensor at a time."""
@@ -226,6 +234,7 @@ class Learner:
         self._leave_zero_gradient()
         with safe_open(folder / _STATE_FILE, framework="pt") as file:
             self._backend.load_state(file.get_tensor, facts["num_updates"])
+            self._first_values.load(file.get_tensor, facts["first_uses"])
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(file.get_tensor(f"{_BUFFER}/{name}"))
 
@@ -278,6 +287,24 @@ class Learner:
             "update/applied/count": 1.0,
         }
         return result.tokens, metrics
+
+    def _keep_values(
+        self,
+        groups: Sequence[StoredGroup],
+        selection: Selection,
+        courses: Mapping[str, Course],
+        judgement: Judgement,
+        step: int,
+    ) -> None:
+        """Remember what the critic said of trajectories that were trained for the first time."""
+        kind = self._config.learner.advantage.kind
+        sizes = {
+            f"{groups[group].group_id}#{index}": most_places(groups[group].members[index], kind)
+            for group, index in selection.members
+        }
+        parts = judgement.first_P.split([len(course.places) for course in courses.values()])
+        own = dict(zip(courses, parts, strict=True))
+        self._first_values.keep(sizes, own, step, self._backend.sum_over_ranks)
 
     def _plan(self, lengths: Sequence[int], *, sweep_all: bool) -> RankSchedule:
         learner = self._config.learner

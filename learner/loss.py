@@ -183,20 +183,45 @@ def weighted_logprob_loss(
     return PolicyLoss(loss=loss, is_low_J=log_ratio_J < lowest, is_high_J=log_ratio_J > highest)
 
 
-def value_loss(value_P: Tensor, target_P: Tensor, weight_P: Tensor) -> Tensor:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ValueLoss:
+    """A critic's loss, and the places where it was held."""
+
+    loss: Tensor
+    """Scalar, to be minimised; carries the gradient."""
+    is_held_P: Tensor
+    """[P] bool: the value has gone far enough towards its target, and teaches no further."""
+
+
+def value_loss(
+    value_P: Tensor, target_P: Tensor, weight_P: Tensor, first_P: Tensor, *, clip: float | None
+) -> ValueLoss:
     """The critic's: half the weighted sum of squared distances from what it should have said.
 
+    With a clip the distance is at least that of the value held within `clip` of what it was before the first update on
+    these data: `max((V - R)², (first + clamp(V - first, ±clip) - R)²)`.
+
     Args:
-        value_P: reward units; carries the gradient, `weight (value - target)`.
+        value_P: reward units; carries the gradient, `weight (value - target)`, or 0 where it is held.
         target_P: reward units.
         weight_P: each place's share in the loss of the whole step.
+        first_P: reward units: the values when these places were first trained.
+        clip: reward units, above 0; None holds nothing.
     Source:
-        PPO, arXiv 1707.06347, eq. 9, halved as in OpenAI's baselines.
+        PPO, arXiv 1707.06347, eq. 9, halved and clipped as in OpenAI's baselines (ppo2).
     Example:
-        Values (1, 0), targets (0, 1/2), weights (1/4, 1/2): (1/4 + 1/8) / 2 = 0.1875, gradient (1/4, -1/4). Repeated in
-        tests/reference/test_losses.py.
+        Values (1, 0), targets (0, 1/2), weights (1/4, 1/2): (1/4 + 1/8) / 2 = 0.1875, gradient (1/4, -1/4). With first
+        values (1, -1/2) and clip 0.2 the second stands 1/2 nearer to its target, held at -0.3: (1/4 + 0.64/2) / 2 =
+        0.285, gradient (1/4, 0). Repeated in tests/reference/test_losses.py.
     """
-    return 0.5 * (weight_P * (value_P - target_P).square()).sum()
+    distance_P = (value_P - target_P).square()
+    if clip is None:
+        is_held_P = torch.zeros_like(value_P, dtype=torch.bool)
+    else:
+        held_P = (first_P + (value_P.detach() - first_P).clamp(-clip, clip) - target_P).square()
+        is_held_P = held_P > distance_P.detach()
+        distance_P = torch.where(is_held_P, held_P, distance_P)
+    return ValueLoss(loss=0.5 * (weight_P * distance_P).sum(), is_held_P=is_held_P)
 
 
 def cross_entropy_loss(policy_logprob_J: Tensor, weight_J: Tensor) -> Tensor:

@@ -40,6 +40,9 @@ class PolicyBatch:
     """[J] int64: number of its trajectory in `tokens`."""
     courses: tuple[Course, ...] = ()
     """Of each trajectory, for a critic; none without one."""
+    first_values: tuple[Tensor | None, ...] = ()
+    """Of each trajectory, at its course's places: the critic's at the first of its uses, None at the first; none at all
+    where values are not clipped."""
 
 
 def load_policy_batch(

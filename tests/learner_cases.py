@@ -97,7 +97,8 @@ def make_loss(batch: TokenBatch, seed: int = 0) -> LossFunction:
     """A loss that no split by segments gives: per trajectory a square of its weighted log-probabilities."""
     rng = np.random.default_rng(seed)
     weight = torch.from_numpy(rng.normal(size=batch.num_labels))
-    token_weight = torch.from_numpy(rng.normal(size=batch.num_tokens))
+    # of one sign, so that what cancels in fp32 is no more than without values
+    token_weight = torch.from_numpy(rng.uniform(0.5, 1.5, batch.num_tokens))
     token_owner = torch.from_numpy(np.repeat(np.arange(len(batch.lengths)), batch.lengths))
     owner = token_owner[torch.from_numpy(batch.is_label)]
 

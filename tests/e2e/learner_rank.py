@@ -5,6 +5,7 @@ python learner_rank.py <rank> <ranks> <port> <folder>
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +69,9 @@ def make_run(
             balance=BalanceConfig(live=is_live),
             loss=loss,
             advantage=advantage,
-            critic=CriticConfig(warmup_steps=1, lr_ratio=2.0),
+            critic=CriticConfig(warmup_steps=1, lr_ratio=2.0, clip=0.01),
         ),
-        train=TrainConfig(steps=10),
+        train=TrainConfig(steps=10, max_staleness=1 if has_critic else 0),
         pretrain=PretrainConfig(steps=12, optimizer=OptimizerConfig(lr=1e-2, warmup_steps=2)),
         cluster=ClusterConfig(learner_ranks=num_ranks),
     )
@@ -95,10 +96,10 @@ class Story:
             copy_weights(update, tensors)
             save_file(tensors, self.folder / f"{name}-{self.num_ranks}.safetensors")
 
-    def step(self, learner: Learner, step: int) -> dict:
-        return learner.train_step(
-            [StoredGroup.of(group) for group in make_step_groups(step)], step=step, restored_steps=(0,)
-        )
+    def step(self, learner: Learner, step: int, sampled_step: int | None = None) -> dict:
+        groups = map(StoredGroup.of, make_step_groups(step if sampled_step is None else sampled_step))
+        named = [replace(group, group_id=f"group-{number}") for number, group in enumerate(groups)]
+        return learner.train_step(named, step=step, restored_steps=(0,))
 
     def train(self, stage: int) -> None:
         learner = self.learner(stage=stage)
@@ -127,7 +128,7 @@ class Story:
         self.facts["by-sequence"] = self.step(self.learner(is_by_sequence=True), 0)
 
     def train_critic(self) -> None:
-        # one step of warm-up, one of both; from its checkpoint the second again
+        # one step of warm-up, one of both on the same groups; from its checkpoint the second again
         learner = self.learner(has_critic=True)
         self.keep("critic-start", learner)
         self.facts["critic-warm-up"] = self.step(learner, 0)
@@ -136,12 +137,12 @@ class Story:
         if self.rank == 0:
             checkpoint.mkdir()
         learner.save(checkpoint)
-        self.facts["critic-second"] = self.step(learner, 1)
+        self.facts["critic-second"] = self.step(learner, 1, sampled_step=0)
         self.keep("critic-second", learner)
         other = self.learner(has_critic=True)
         self.step(other, 7)
         other.load(checkpoint)
-        self.facts["critic-resumed"] = self.step(other, 1)
+        self.facts["critic-resumed"] = self.step(other, 1, sampled_step=0)
         self.keep("critic-resumed", other)
 
     def imitate(self) -> None:

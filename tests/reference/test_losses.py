@@ -332,8 +332,39 @@ def test_cross_entropy_equals_its_hand_worked_example():
 def test_the_value_loss_equals_its_hand_worked_example():
     value = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
     target, weight = torch.tensor([0.0, 0.5], dtype=torch.float64), torch.tensor([0.25, 0.5], dtype=torch.float64)
-    loss = value_loss(value, target, weight)
-    loss.backward()
+    first = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    free = value_loss(value, target, weight, first, clip=None)
+    free.loss.backward()
     # (1 · 1/4 + 1/4 · 1/2) / 2
-    assert loss.item() == 0.1875
+    assert free.loss.item() == 0.1875
     assert value.grad.tolist() == [0.25, -0.25]
+    value.grad = None
+    held = value_loss(value, target, weight, first, clip=0.2)
+    held.loss.backward()
+    # the second is taken at -0.3, 0.8 from its target: (1/4 + 0.64 / 2) / 2
+    assert held.loss.item() == pytest.approx(0.285)
+    assert value.grad.tolist() == [0.25, 0.0]
+    assert held.is_held_P.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "is_held"),
+    [
+        # moved 0.3 from 0 towards the target, at most 0.2 counts
+        (0.3, 1.0, True),
+        (-0.3, -1.0, True),
+        # not that far, and the other way: it must come back
+        (0.1, 1.0, False),
+        (0.3, -1.0, False),
+        # past the target: farther from it than the held value
+        (0.5, 0.2, False),
+    ],
+)
+def test_a_value_is_held_where_it_went_far_enough_towards_its_target(value, target, is_held):
+    value, target = torch.tensor([value], requires_grad=True), torch.tensor([target])
+    found = value_loss(value, target, torch.ones(1), torch.zeros(1), clip=0.2)
+    found.loss.backward()
+    plain = torch.maximum((value - target) ** 2, (value.clip(-0.2, 0.2) - target) ** 2) / 2
+    assert found.loss.item() == pytest.approx(plain.item())
+    assert found.is_held_P.tolist() == [is_held]
+    assert value.grad.tolist() == pytest.approx([0.0 if is_held else float((value - target).detach())])

@@ -37,6 +37,10 @@ CASES = {
         ["learner.advantage.kind=turn_returns", "learner.advantage.discount=1.5"],
         "learner.advantage.discount must be in [0, 1], got 1.5",
     ),
+    "critic_clip_fits_uses": (
+        ["algorithm=ppo", "learner.critic.clip=0.2"],
+        "learner.critic.clip must be left alone, got 0.2; it has no effect without train.max_uses above 1",
+    ),
     "advantage_fits_loss": (
         ["algorithm=gspo", "learner.advantage.kind=turn_returns"],
         "learner.advantage.kind must be one that a whole trajectory shares while learner.loss.kind is gspo, "
@@ -263,6 +267,13 @@ def test_advantages_of_turns_and_tokens_fit_every_loss_of_tokens(kind: str) -> N
         assert load_config(overrides).learner.loss.kind is loss
     with pytest.raises(ConfigError, match=f"while learner.loss.kind is gspo, .*, got {kind}$"):
         load_config(["algorithm=gspo", f"learner.advantage.kind={kind}"])
+
+
+def test_values_may_be_clipped_where_groups_train_again() -> None:
+    again = ["algorithm=ppo", "train.max_uses=2", "train.max_staleness=1"]
+    assert load_config([*again, "learner.critic.clip=0.2"]).learner.critic.clip == 0.2
+    with pytest.raises(ConfigError, match=r"^learner\.critic\.clip must be above 0, got 0\.0$"):
+        load_config([*again, "learner.critic.clip=0"])
 
 
 def test_a_critic_judges_a_trajectory_without_others() -> None:

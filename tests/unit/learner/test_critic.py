@@ -13,12 +13,13 @@ import torch
 from learner_cases import all_arrays, make_group, make_trajectory
 
 from segue.conf.schema import AdvantageConfig, AdvantageKind, CriticConfig, LearnerConfig, LossConfig, LossKind
+from segue.learner.course import make_course, most_places
 from segue.learner.critic import critic_metrics, critic_sums, judge, make_critic_loss
 from segue.learner.measure import join_sums
 from segue.learner.policy_batch import load_policy_batch
 from segue.learner.selection import select_trajectories
 from segue.learner.staleness import is_fresh
-from segue.rollout.stored_group import StoredGroup
+from segue.rollout.stored_group import StoredGroup, TrajectorySummary
 from segue.rollout.trajectory import Outcome, PolicyVersion
 
 KINDS = (AdvantageKind.turn_gae, AdvantageKind.token_gae)
@@ -135,6 +136,49 @@ def test_in_the_warm_up_only_values_learn(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_values_of_a_second_use_are_clipped_around_those_of_the_first(kind):
+    config = make_config(kind)
+    config.critic.clip = 0.2
+    batch, arrays = make_step(config)
+    rng = np.random.default_rng(1)
+    # the second trajectory is new; what is remembered may be longer than needed
+    first = [torch.from_numpy(rng.normal(size=len(course.places) + 2)).float() for course in batch.courses]
+    remembered = replace(batch, first_values=(first[0], None, *first[2:]))
+    value = arrays.value.clone().requires_grad_()
+    loss_fn = make_critic_loss(remembered, config, lambda sums: sums, is_warming_up=True)
+    loss_fn(arrays._replace(value=value)).backward()
+
+    judgement = judge(batch, arrays, config, lambda sums: sums)
+    old, start, num_held = [], 0, 0
+    for number, course in enumerate(batch.courses):
+        now = arrays.value[start : start + batch.tokens.lengths[number]][course.places]
+        old.append(now if number == 1 else first[number][: len(now)].double())
+        start += batch.tokens.lengths[number]
+    slope = np.zeros(batch.tokens.num_tokens)
+    rows = zip(judgement.place_P.tolist(), judgement.target_P, judgement.weight_P, torch.cat(old), strict=True)
+    for place, target, weight, before in rows:
+        now = arrays.value[place]
+        held = before + (now - before).clip(-0.2, 0.2)
+        is_held = (held - target) ** 2 > (now - target) ** 2
+        slope[place] += 0.0 if is_held else COEFFICIENT * float(weight * (now - target))
+        num_held += int(is_held)
+    assert 0 < num_held < len(judgement.place_P)
+    assert value.grad.numpy() == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    # a first use has nothing to be clipped by
+    sums = critic_sums(judgement, arrays.value, config.critic)
+    assert critic_metrics(join_sums(sums, lambda sums: sums))["critic/clipped/share"] == 0.0
+    again = critic_sums(judge(remembered, arrays, config, lambda sums: sums), arrays.value, config.critic)
+    assert 0.0 < critic_metrics(join_sums(again, lambda sums: sums))["critic/clipped/share"] < 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_are_no_more_than_a_summary_tells(kind):
+    for trajectory in TRAJECTORIES:
+        course = make_course(trajectory, trajectory.trainable, kind)
+        assert len(course.places) <= most_places(TrajectorySummary.of(trajectory), kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_whitening_the_loss_is_a_sum_over_trajectories(kind):
     config = make_config(kind, whiten=False)
     batch, arrays = make_step(config)
@@ -163,7 +207,7 @@ def test_metrics_equal_a_second_derivation(kind):
     config = make_config(kind)
     batch, arrays = make_step(config)
     judgement = judge(batch, arrays, config, lambda sums: sums)
-    found = critic_metrics(join_sums(critic_sums(judgement, arrays.value), lambda sums: sums))
+    found = critic_metrics(join_sums(critic_sums(judgement, arrays.value, config.critic), lambda sums: sums))
     _, learnt = derive(kind, arrays.value.numpy())
     num_tokens = sum(trajectory.num_trainable for trajectory in TRAJECTORIES)
     squares = [n / num_tokens * (float(arrays.value[place]) - target) ** 2 for place, target, n in learnt]
@@ -183,7 +227,7 @@ def test_metrics_equal_a_second_derivation(kind):
 
 def test_equal_targets_leave_nothing_to_explain():
     sums = {"loss": 0.1, "weight": 0.5, "value": 0.1, "target": 0.35, "target_square": 0.5 * 0.7**2}
-    sums |= {"error": 0.25, "error_square": 0.2}
+    sums |= {"error": 0.25, "error_square": 0.2, "held": 0.0}
     assert critic_metrics(sums)["critic/explained_variance/share"] is None
     assert critic_metrics(sums)["critic/target/mean"] == pytest.approx(0.7)
     assert set(critic_metrics(None).values()) == {None}
