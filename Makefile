@@ -1,6 +1,7 @@
 # make train         set up, then run the main job
 # make test          set up, then run the core tests
 # make test-system   install the Debian packages below as root, or with sudo, then run the tests that need them
+# make test-adapters install what the adapters adapt, then run the tests of the real packages
 # SEGUE_CPU_INDEX=<url>   optional package index to take a CPU build of torch from, first
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,10 @@ STAMP := $(VENV)/.installed
 SYSTEM_PACKAGES := bubblewrap python3
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: setup system-packages train test test-system lint clean
+# the server of OpenEnv's tests: its package's pins exclude ours
+OPENENV_VENV := .venv-openenv
+
+.PHONY: setup system-packages train test test-system test-adapters lint clean
 
 setup: $(STAMP)
 
@@ -27,10 +31,17 @@ train: setup
 	$(VENV)/bin/segue train
 
 test: setup lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m "not system" --numprocesses auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m "not system and not adapters" --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-system: setup system-packages
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m system
+
+test-adapters: setup
+	$(VENV)/bin/pip install --quiet --constraint constraints.txt --constraint tests/adapters/constraints.txt \
+		--editable '.[dev,reasoning-gym,verifiers]'
+	$(PYTHON) -m venv $(OPENENV_VENV)
+	$(OPENENV_VENV)/bin/pip install --quiet --requirement tests/adapters/openenv_server.txt
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m adapters tests/adapters
 
 lint: setup
 	$(VENV)/bin/ruff check .
@@ -38,4 +49,4 @@ lint: setup
 	$(VENV)/bin/mypy
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(OPENENV_VENV) build *.egg-info
