@@ -31,7 +31,7 @@ from segue.learner.first_values import FirstValues
 from segue.learner.learning_rate import learning_rate
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
 from segue.learner.optimizer import build_adamw
-from segue.learner.policy_batch import load_policy_batch, make_policy_loss
+from segue.learner.policy_batch import PolicyBatch, load_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import PROBE_EVERY, bias_log_ratios
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
@@ -118,14 +118,9 @@ class Learner:
         lr = learning_rate(step, self._config.train.steps, learner.optimizer)
         own = [selection.members[n] for n in schedule.trajectories]
         members = [f"{groups[group].group_id}#{index}" for group, index in own]
-        if advantage.has_critic:
-            if learner.critic.clip is not None:
-                batch = replace(batch, first_values=tuple(map(self._first_values.of, members)))
-            is_warming_up = step < learner.critic.warmup_steps
-            self._module.value_reaches_model = not is_warming_up
-            loss_fn = make_critic_loss(batch, learner, self._backend.sum_over_ranks, is_warming_up=is_warming_up)
-        else:
-            loss_fn = make_policy_loss(batch, learner.loss)
+        if learner.critic.clip is not None:
+            batch = replace(batch, first_values=tuple(map(self._first_values.of, members)))
+        loss_fn = self._make_loss(batch, step)
         tokens, metrics = self._update(
             schedule.renumbered(), members, batch.tokens, loss_fn, learner.optimizer, lr, step
         )
@@ -287,6 +282,15 @@ class Learner:
             "update/applied/count": 1.0,
         }
         return result.tokens, metrics
+
+    def _make_loss(self, batch: PolicyBatch, step: int) -> LossFunction:
+        """The configured loss, a critic's in a step of its warm-up or after."""
+        learner = self._config.learner
+        if not learner.advantage.has_critic:
+            return make_policy_loss(batch, learner.loss)
+        is_warming_up = step < learner.critic.warmup_steps
+        self._module.value_reaches_model = not is_warming_up
+        return make_critic_loss(batch, learner, self._backend.sum_over_ranks, is_warming_up=is_warming_up)
 
     def _keep_values(
         self,
