@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from learner_cases import NUM_BINS, make_batch, make_config, make_model
+from learner_cases import NUM_BINS, make_batch, make_config, make_critic, make_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from segue.learner.batch import TokenBatch
@@ -13,12 +13,12 @@ from segue.learner.segment_module import SegmentModule, state_layout, unpack_out
 STEP = MicroStep(segments=(Segment(trajectory=0, start=0, end=70), Segment(trajectory=1, start=0, end=40)))
 
 
-def run(model, batch, *, count_routes=True):
+def run(model, batch, *, count_routes=True, critic=None):
     inputs = batch.inputs(STEP)
     states = CarriedStates(state_layout(model), {})
     state = states.flat(STEP.segments, states.gather(STEP.segments))
     tensors = (inputs.token_ids, inputs.label_positions, inputs.label_ids, inputs.temperature, inputs.offsets)
-    return unpack_outputs(SegmentModule(model, NUM_BINS)(*tensors, count_routes, inputs.replay_ids, *state))
+    return unpack_outputs(SegmentModule(model, NUM_BINS, critic)(*tensors, count_routes, inputs.replay_ids, *state))
 
 
 def test_only_labels_are_predicted_and_each_as_if_all_were():
@@ -51,6 +51,14 @@ def test_the_state_that_returns_has_the_layout_that_went_in():
     assert [(tuple(t.shape), t.dtype) for t in per_sequence] == [((2, *s), d) for s, d in layout.per_sequence]
     rows = tensors[len(layout.per_sequence) :]
     assert [(tuple(t.shape), t.dtype) for t in rows] == [((110, *s), d) for s, d in layout.per_token]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_values_are_of_every_token_in_at_least_fp32_and_only_with_a_critic(dtype):
+    model, batch = make_model(make_config(), dtype), make_batch([70, 40])
+    value = run(model, batch, critic=make_critic(model)).value
+    assert (tuple(value.shape), value.dtype) == ((110,), torch.promote_types(dtype, torch.float32))
+    assert tuple(run(model, batch).value.shape) == (0,)
 
 
 @pytest.mark.parametrize("count_routes", [True, False])
