@@ -64,6 +64,19 @@ def test_at_bound_0_a_step_trains_the_next_tasks_in_order_on_its_own_weights(tmp
     assert all(set(step.ages) == {0} for step in run.fleet.trained)
 
 
+def test_groups_train_again_within_the_bound_where_batches_lack_new_ones(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path, max_staleness=1, max_uses=2, steps=12), seed=3)
+    run.controller.run()
+    steps: dict[str, list[int]] = {}
+    for trained in run.fleet.trained:
+        for group_id in trained.group_ids:
+            steps.setdefault(group_id, []).append(trained.step)
+    again = [used for used in steps.values() if len(used) == 2]
+    assert again and all(second > first for first, second in again)
+    # twelve steps of three groups, of which the second uses were not played anew
+    assert len(steps) == 36 - len(again)
+
+
 def test_the_loop_reads_as_it_is_drawn(tmp_path: Path) -> None:
     run = launch(make_config(tmp_path, steps=2, groups_per_step=1, checkpoint_every=1), num_rollout=1)
     run.controller.run()

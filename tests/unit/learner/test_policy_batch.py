@@ -103,6 +103,27 @@ def test_a_wholly_stale_trajectory_still_counts_as_a_reward_but_is_not_run():
     assert selection.num_skipped == 0
 
 
+def test_a_second_use_trains_the_same_numbers_less_what_has_aged_beyond_the_bound():
+    first, second = make_trajectory(1, reward=1.0), make_trajectory(2, reward=0.0)
+    # the second turn of one was sampled a step later
+    steps = np.zeros(first.num_tokens, np.int32)
+    steps[first.turns[1].start : first.turns[1].end] = 1
+    group = make_group([replace(first, policy_step=steps), second])
+    selection, batch = build([group], version=(0, 1), bound=1)
+    assert selection.num_stale_tokens == 0
+    # one step on: what was sampled at step 0 is two steps old, what was sampled at step 1 is trained once more
+    later, rest = build([group], version=(0, 2), bound=1)
+    num_kept = first.turns[1].end - first.turns[1].start
+    assert later.num_stale_tokens == selection.num_trained_tokens - num_kept
+    assert later.num_trained_tokens == num_kept
+    # the same advantage beside the same behaviour: its sibling's reward counts though nothing of it is trained
+    is_kept = slice(first.turns[0].end - first.turns[0].start, first.num_trainable)
+    assert rest.advantage.tolist() == batch.advantage[is_kept].tolist() == [0.5] * num_kept
+    assert rest.behaviour_logprob.tolist() == batch.behaviour_logprob[is_kept].tolist()
+    # the denominator is that of the step, which another batch shares out anew
+    assert rest.weight.tolist() == pytest.approx([1 / num_kept] * num_kept)
+
+
 def test_demonstrations_are_refused():
     shown = make_trajectory(1, reward=1.0, source=Source.demonstrator)
     with pytest.raises(ValueError, match="group group must hold the policy's trajectories, got demonstrator's"):
