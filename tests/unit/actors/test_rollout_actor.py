@@ -1,6 +1,7 @@
 """What a rollout actor writes of evaluations, and its demonstrations; its wiring is in tests/e2e/test_train.py."""
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from actor_cases import make_trajectory
 
 from segue.actors.group_record import GroupRecord
-from segue.actors.rollout_actor import RolloutActor, collect_group, rollout_device
+from segue.actors.rollout_actor import EvaluationRequest, RolloutActor, collect_group, rollout_device
 from segue.actors.task import Task, member_seed
 from segue.conf.schema import EnvConfig, PretrainConfig, RolloutConfig, SegueConfig, TrainConfig
 from segue.envs.client import EnvClient
@@ -147,6 +148,57 @@ def test_a_killed_actors_task_goes_on_from_its_journals_which_end_with_its_group
     start = saved.turns[0].start
     assert np.array_equal(new.token_ids[:start], saved.token_ids[:start]) and len(new.turns) == 1
     assert not journal.has_begun and neighbour.has_begun
+
+
+RATES = """
+def count(episode, *, per_turn):
+    return per_turn * len(episode.turns)
+"""
+
+
+def test_what_an_actor_plays_is_rated_and_keeps_to_its_tasks_budgets(tmp_path: Path) -> None:
+    (tmp_path / "actor_terms.py").write_text(RATES)
+    shutil.copy(Path(__file__).parents[1] / "envs" / "faulty_envs.py", tmp_path / "counting_envs.py")
+    config = SegueConfig(
+        env=EnvConfig(id="counting_envs:Faulty-v0", import_folder=str(tmp_path)),
+        rollout=RolloutConfig(
+            max_sessions=4,
+            max_turn_tokens=8,
+            max_episode_tokens=8000,
+            reward_terms={"turns": {"term": "actor_terms:count", "kwargs": {"per_turn": 0.25}}},
+        ),
+        train=TrainConfig(group_size=2),
+    )
+    model = build_model(config.model, torch.float32)
+    model.init_weights(torch.Generator().manual_seed(0))
+    export_checkpoint(model, tmp_path / "model")
+    (tmp_path / "groups").mkdir()
+    # this environment names no classes
+    task = Task(number=4, task_id="train-0000004", seed=5, incarnation=0, budgets={"": 7})
+
+    async def play():
+        actor = RolloutActor(config, name="rollout-0", run_folder=tmp_path, mark=None)
+        await actor.start(tmp_path / "model")
+        try:
+            record = await actor.play(task)
+            request = EvaluationRequest(
+                name="eval-sampled", seeds=(9,), options={}, temperature=1.0, greedy=False, keep_as=None
+            )
+            return record, await actor.evaluate(request), await actor.stats()
+        finally:
+            await actor.stop()
+
+    record, (held_out,), stats = asyncio.run(play())
+    group = load_group(tmp_path / "groups" / record.file, digest=record.digest)
+    for trajectory in group.trajectories:
+        # random weights fill their turn of 8 tokens, or end it early
+        num_sampled = trajectory.num_trainable
+        expected = {"turns": 0.25} if num_sampled <= 7 else {"turns": 0.25, "over_budget": -1.25}
+        assert trajectory.outcome_terms == expected
+        assert trajectory.info["budget_tokens"] == 7
+    assert any(trajectory.num_trainable == 8 for trajectory in group.trajectories)
+    assert held_out.reward_terms == {"turns": 0.25} and "budget_tokens" not in held_out.info
+    assert (stats.reward_terms.computed, stats.reward_terms.failed) == (3, 0)
 
 
 @pytest.mark.parametrize(("resources", "device"), [({}, "cpu"), ({"rollout": 1}, "cpu"), ({"GPU": 0.5}, "cuda")])
