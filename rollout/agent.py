@@ -202,7 +202,10 @@ class Agent:
         if self.panel is not None:
             # a long one takes a while to read, and environments want answers meanwhile
             finished = await asyncio.to_thread(read_episode, episode, outcome, self.chat)
-            episode.outcome_terms.update(await self.panel.rate(finished))
+            rating = await self.panel.rate(finished)
+            episode.outcome_terms.update(rating.outcome_terms)
+            for turn, terms in zip(episode.turns, rating.turn_terms, strict=True):
+                turn.add_reward(terms)
         charge(episode)
         return outcome
 

@@ -36,7 +36,7 @@ class PlayedTurn:
     num_calls: int = 0
 
     def add_reward(self, terms: dict[str, float]) -> None:
-        """Add a call's terms; terms of one name are summed."""
+        """Add terms of a call, or of the run; terms of one name are summed."""
         for name, value in terms.items():
             self.reward_terms[name] = self.reward_terms.get(name, 0.0) + value
 

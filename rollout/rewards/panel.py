@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from segue.envs.clock import EpisodeClock
 from segue.envs.errors import InfrastructureFailure
 from segue.envs.tool_env import MAX_REWARD_TERM, NUMBERS
@@ -29,6 +31,16 @@ class RewardCounters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rating:
+    """What the terms gave an episode."""
+
+    outcome_terms: dict[str, float]
+    """Of the terms that rated it as a whole."""
+    turn_terms: tuple[dict[str, float], ...]
+    """For each turn, of the terms that rated turn by turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTerm:
     """A term of a run."""
 
@@ -43,31 +55,39 @@ class RewardPanel:
     """Rates finished episodes by all terms side by side.
 
     Example:
-        Terms `brevity` and `polite` that give 0.1 and True: `rate` gives `{"brevity": 0.1, "polite": 1.0}`.
+        Of an episode of two turns `brevity` gives 0.1, `polite` True and `steps` [0, 0.5]: its outcome earned
+        `{"brevity": 0.1, "polite": 1.0}`, its turns `{"steps": 0.0}` and `{"steps": 0.5}`.
     """
 
     def __init__(self, terms: Sequence[NamedTerm]) -> None:
         self._terms = tuple(terms)
         self.counters = RewardCounters()
 
-    async def rate(self, episode: FinishedEpisode) -> dict[str, float]:
-        """Name to value of every term, in their order.
+    async def rate(self, episode: FinishedEpisode) -> Rating:
+        """What every term gives, in their order.
 
         Raises:
             InfrastructureFailure, EngineFailure: a term failed or was late; the others were called off.
         """
         try:
             async with asyncio.TaskGroup() as group:
-                values = [group.create_task(self._value(term, episode)) for term in self._terms]
+                tasks = [group.create_task(self._value(term, episode)) for term in self._terms]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return {term.name: value.result() for term, value in zip(self._terms, values, strict=True)}
+        values = {term.name: task.result() for term, task in zip(self._terms, tasks, strict=True)}
+        by_turn = {name: value for name, value in values.items() if isinstance(value, list)}
+        return Rating(
+            outcome_terms={name: value for name, value in values.items() if not isinstance(value, list)},
+            turn_terms=tuple(
+                {name: value[number] for name, value in by_turn.items()} for number in range(len(episode.turns))
+            ),
+        )
 
-    async def _value(self, named: NamedTerm, episode: FinishedEpisode) -> float:
+    async def _value(self, named: NamedTerm, episode: FinishedEpisode) -> float | list[float]:
         clock, start = EpisodeClock(named.timeout_s), time.perf_counter()
         try:
             async with clock:
-                value = _checked(named.name, await named.term(episode))
+                value = _checked(named.name, await named.term(episode), len(episode.turns))
         except TimeoutError as error:
             if not clock.has_expired:
                 raise
@@ -84,10 +104,17 @@ class RewardPanel:
         return value
 
 
-def _checked(name: str, value: Any) -> float:
-    number = float(value) if isinstance(value, NUMBERS) else math.nan
-    if abs(number) <= MAX_REWARD_TERM:
-        return number
+def _checked(name: str, value: Any, num_turns: int) -> float | list[float]:
+    """The value for the episode, or those for its turns.
+
+    Raises:
+        InfrastructureFailure: it is neither.
+    """
+    is_by_turn = isinstance(value, list | tuple | np.ndarray)
+    numbers = [float(v) if isinstance(v, NUMBERS) else math.nan for v in (value if is_by_turn else [value])]
+    if all(abs(number) <= MAX_REWARD_TERM for number in numbers) and (not is_by_turn or len(numbers) == num_turns):
+        return numbers if is_by_turn else numbers[0]
     raise InfrastructureFailure(
-        f"reward term {name} must give a number in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], got {value!r:.200}"
+        f"reward term {name} must give a number in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], or one for each of "
+        f"{num_turns} turns, got {value!r:.200}"
     )

@@ -9,11 +9,13 @@ class whose objects are called, in a module that is installed or lies in the lau
 
     segue train rollout.reward_terms.brevity.term=my_terms:brevity rollout.reward_terms.brevity.kwargs.max_tokens=40
 
-The name in the configuration is the one that the term is recorded under, in `Trajectory.outcome_terms`, in
-`batch/reward_term/brevity` and in evaluations. A function is called with the episode and the keyword arguments; a class
-is built once, in each rollout actor, with the keyword arguments, and its object called with the episode. Either may be
-`async def`, which runs in the rollout actor's event loop and must not hold it up; what is not runs in a thread of its
-own, several episodes at a time.
+The name in the configuration is the one that the term is recorded under: in `Trajectory.outcome_terms`, in
+`batch/reward_term/brevity` and in evaluations. A term that gives a list, with a number for each turn, rates the turns
+and is recorded in theirs (`Turn.reward_terms`), like what the environment paid for their calls.
+
+A function is called with the episode and the keyword arguments; a class is built once, in each rollout actor, with the
+keyword arguments, and its object called with the episode. Either may be `async def`, which runs in the rollout actor's
+event loop and must not hold it up; what is not runs in a thread of its own, several episodes at a time.
 
     class Critic:
         def __init__(self, *, url):
@@ -23,7 +25,7 @@ own, several episodes at a time.
             return await ask_a_model(self.url, episode.turns[-1].text)
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,7 +45,7 @@ class SpokenTurn:
     results: tuple[str, ...]
     """What its calls brought back, in their order; empty for the last turn, whose results nobody read."""
     reward_terms: dict[str, float]
-    """What its calls earned."""
+    """What its calls earned of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +78,13 @@ class FinishedEpisode:
 class RewardTerm(Protocol):
     """Rates an episode.
 
-    A value is a number in [-1e6, 1e6]. One that is none, an exception, or none within `timeout_s` is a failure of
-    infrastructure: the episode is played again, at most `rollout.max_attempts` times in all, then masked and never
-    rewarded; a run in which nothing else happens ends. Of a thread that is late nothing more is heard.
+    A value is a number in [-1e6, 1e6], or a list (a tuple, an array) of as many as the episode has turns. One that is
+    neither, an exception, or none within `timeout_s` is a failure of infrastructure: the episode is played again, at
+    most `rollout.max_attempts` times in all, then masked and never rewarded; a run in which nothing else happens ends.
+    Of a thread that is late nothing more is heard.
 
     Resumed runs repeat themselves to the bit where terms do: let the value follow from the episode alone.
     """
 
-    def __call__(self, episode: FinishedEpisode) -> float | Awaitable[float]:
-        """The value."""
+    def __call__(self, episode: FinishedEpisode) -> float | Sequence[float] | Awaitable[float | Sequence[float]]:
+        """The value of the episode, or those of its turns."""

@@ -17,6 +17,7 @@ from rollout_cases import VERSION, FakeEnvironments, make_reply, make_sampling, 
 from segue.conf.reward_term import RewardTermSpec
 from segue.conf.schema import RolloutConfig, SegueConfig
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
+from segue.learner.advantage import returns_to_go
 from segue.model.tokenizer.byte import ByteTokenizer
 from segue.rollout.agent import Agent
 from segue.rollout.chat import AssistantCall, AssistantTurn, Chat
@@ -27,6 +28,7 @@ from segue.rollout.rewards.panel import NamedTerm, RewardPanel
 from segue.rollout.rewards.term import FinishedEpisode
 from segue.rollout.rewards.user_term import UserTerm
 from segue.rollout.session import Session
+from segue.rollout.stored_group import TrajectorySummary
 from segue.rollout.trajectory import Outcome, Source, Trajectory, validate
 
 CHAT = Chat(ByteTokenizer())
@@ -139,6 +141,29 @@ def test_terms_run_side_by_side_the_async_ones_in_the_loop_and_the_others_in_thr
     assert (panel.counters.computed, panel.counters.failed, panel.counters.expired) == (4, 0, 0)
 
 
+def test_a_term_may_rate_turn_by_turn_and_turn_returns_credit_it_there() -> None:
+    panel = panel_of(steps=lambda episode: [0.5 * len(spoken.results) for spoken in episode.turns], all=lambda _: 0.25)
+    environments = FakeEnvironments([make_reply(reward_terms={"steps": 1.0}), make_reply(), SOLVED])
+    trajectory = play(PolicyEngine([turn("a", "b"), turn("c")]), environments, panel)
+    # the environment's term of that name is of the same turn, and added to
+    assert [t.reward_terms for t in trajectory.turns] == [{"steps": 2.0}, {"success": 1.0, "steps": 0.0}]
+    assert trajectory.outcome_terms == {"all": 0.25} and trajectory.reward == 3.25
+    summary = TrajectorySummary.of(trajectory)
+    # by hand, discount 1/2: the last turn earned 1 and the outcome's 0.25, the first 2 + 1.25 / 2
+    assert returns_to_go(summary.turn_rewards, summary.outcome_reward, 0.5).tolist() == [2.625, 1.25]
+    arrays = panel_of(steps=lambda episode: np.arange(len(episode.turns), dtype=np.float32))
+    trajectory = play(PolicyEngine([turn("a"), turn("b")]), FakeEnvironments([make_reply(), SOLVED]), arrays)
+    assert [t.reward_terms["steps"] for t in trajectory.turns] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("value", [[], [1.0, 2.0], (1.0, float("nan")), ["1"], [None], np.zeros((1, 1))])
+def test_values_of_turns_are_one_number_for_each(value: Any) -> None:
+    panel = panel_of(steps=lambda _: value)
+    trajectory = play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel, max_attempts=1)
+    assert trajectory.outcome is Outcome.infrastructure_error
+    assert "must give a number in [-1e+06, 1e+06], or one for each of 1 turns" in trajectory.info["cause"]
+
+
 def test_an_episode_is_rated_behind_the_end_of_its_session() -> None:
     engine = PolicyEngine([turn("a")])
     environments = FakeEnvironments([SOLVED])
@@ -152,7 +177,9 @@ def test_an_episode_is_rated_behind_the_end_of_its_session() -> None:
     assert seen == [(0, ("close", "task/0/0"))]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1.1e6, -1.1e6, "0.5", None, [1.0], ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), 1.1e6, -1.1e6, "0.5", None, [1.0, 2.0], ZeroDivisionError()]
+)
 def test_a_term_that_fails_is_infrastructure_and_its_episode_is_played_again(value: Any) -> None:
     values = [value, 0.5]
 
