@@ -209,8 +209,9 @@ class Controller:
         self._lineage = self._lineage.restored(step)
         self._folder.note_restore(step)
         self._recorder.begin_incarnation(self._lineage.incarnation, step)
+        self._take_up_state(step, {**state, **self._not_undone(state)})
         self._learners.start(None if step else self._initial_model)
-        self._restore(step, {**state, **self._not_undone(state)})
+        self._take_up_weights()
 
     def _not_undone(self, state: dict[str, Any]) -> dict[str, Any]:
         """What stays as it is where this launch goes back to a state."""
@@ -235,6 +236,11 @@ class Controller:
             self._loss = loss
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
+        self._take_up_state(step, state)
+        self._take_up_weights()
+
+    def _take_up_state(self, step: int, state: dict[str, Any]) -> None:
+        """All that a checkpoint holds but the learner's: what the run is at, whatever befalls it next."""
         self.step = step
         self.evaluations = state.get("evaluations", {})
         if step < self._phase.num_steps:
@@ -246,8 +252,11 @@ class Controller:
         in_flight = {flight.task.number for flight in self._in_flight.values()}
         self._effort.restore(state.get("effort", {}), in_flight=in_flight)
         self._restore_groups(state.get("buffer", {}), state.get("tasks", {}))
-        if step:
-            folder = self._store.path(step) / LEARNER_NAME
+
+    def _take_up_weights(self) -> None:
+        """Have the learner take up the present step's checkpoint, and rollout its weights."""
+        if self.step:
+            folder = self._store.path(self.step) / LEARNER_NAME
             self._learners.ask("load", folder, what=f"the learner to load {folder}")
         self._publish_weights(is_needed=True)
         self._is_restored = True

@@ -418,6 +418,21 @@ def test_a_rollout_actor_that_is_lost_again_and_again_ends_the_run(tmp_path: Pat
         run.controller.run()
 
 
+def test_an_end_while_the_learner_goes_back_tells_the_step_that_stands(tmp_path: Path) -> None:
+    # the checkpoint is of step 2, and three steps are taken when the learner dies
+    run = launch(make_config(tmp_path), learner_dies_at=(4,))
+
+    def end() -> None:
+        run.fleet.stop_after_step = 0
+
+    run.fleet.before_death = end
+    with pytest.raises(Interrupted):
+        run.controller.run()
+    assert len(run.fleet.trained) == 3
+    summary = run.controller.summary()
+    assert (run.controller.step, summary["steps"], summary["num_groups"]) == (2, 2, 6)
+
+
 def test_a_group_whose_file_is_damaged_is_dropped_and_its_task_trained_all_the_same(tmp_path: Path) -> None:
     run = launch(make_config(tmp_path), damages=("train-0000004.0",))
     run.controller.run()
