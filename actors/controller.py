@@ -47,6 +47,7 @@ from segue.actors.held_out import Mode, play_held_out, play_to_measure, standard
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage, measure_staleness
+from segue.actors.metrics import When, without_values
 from segue.actors.phase import Phase
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.recorder import Recorder, Values
@@ -388,7 +389,9 @@ class Controller:
 
     def _record_step(self, records: list[GroupRecord], report: Values) -> None:
         """Metrics of the step."""
+        is_training = self._phase.max_staleness is not None
         values: dict[str, float | None] = {
+            **without_values(When.step, *([When.train_step] if is_training else [])),
             **batch_metrics([episode for record in records for episode in record.episodes]),
             **report,
             "buffer/ready/groups": len(self._buffer.ready()),

@@ -230,6 +230,15 @@ METRICS: tuple[Metric, ...] = (
 # fmt: on
 
 
+def without_values(*events: When) -> dict[str, None]:
+    """Every metric that is emitted at these events under one name, without a value.
+
+    Example:
+        A step that had nothing to train still has `update/loss/total`: null.
+    """
+    return {metric.name: None for metric in METRICS if metric.when in events and "<" not in metric.name}
+
+
 def pattern_of(name: str) -> str:
     """The listed name that an emitted one belongs to.
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segue.actors.errors import Interrupted, RunError
+from segue.actors.metrics import METRICS, When
 from segue.actors.phase import PhaseKind
 from segue.actors.recorder import read_faults
 from segue.actors.run_folder import RunFolder
@@ -90,6 +91,18 @@ def test_the_loop_reads_as_it_is_drawn(tmp_path: Path) -> None:
         "save",
         "export",
     ]
+
+
+@pytest.mark.parametrize("kind", PhaseKind)
+def test_what_a_step_has_no_value_for_is_null_and_not_absent(tmp_path: Path, kind: PhaseKind) -> None:
+    # its learner reports nothing, as one whose groups have no advantage
+    run = launch(make_config(tmp_path, steps=1), kind=kind)
+    run.controller.run()
+    (first, *_) = run.listener.steps
+    events = {When.step, When.train_step} if kind is PhaseKind.train else {When.step}
+    assert {m.name for m in METRICS if m.when in events and "<" not in m.name} <= first.keys()
+    assert first["policy/entropy/mean_nats"] is None and first["batch/success/mean"] is not None
+    assert ("policy/ratio/mean" in first) == (kind is PhaseKind.train)
 
 
 def test_at_bound_1_the_next_groups_are_in_flight_while_the_learner_works(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.actors.metrics import METRICS, pattern_of, table
+from segue.actors.metrics import METRICS, When, pattern_of, table, without_values
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -19,6 +19,14 @@ def test_names_are_unique_and_lower_case() -> None:
     for name in names:
         assert 3 <= len(name.split("/")) <= 4, name
         assert name == name.lower(), name
+
+
+def test_what_an_event_has_no_value_for_is_listed_by_its_event() -> None:
+    imitation, training = without_values(When.step), without_values(When.step, When.train_step)
+    assert "policy/entropy/mean_nats" in imitation and "policy/ratio/mean" not in imitation
+    assert training.keys() - imitation.keys() == {m.name for m in METRICS if m.when is When.train_step}
+    # a name with a part that the run fills in is none of its own
+    assert not [name for name in training if "<" in name] and set(training.values()) == {None}
 
 
 def test_an_emitted_name_belongs_to_one_listed_name() -> None:
