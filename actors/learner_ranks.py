@@ -8,10 +8,6 @@ from segue.actors.errors import ActorLost, RunError, Silent
 from segue.actors.supervise import Fleet, Member
 from segue.conf.schema import SegueConfig
 
-# a rank that dies makes the others fail in their collectives, and they are heard first: until Ray notices the death,
-# which takes longest where a whole node is gone
-_BLAME_S = 30.0
-
 
 class LearnerRanks:
     """Every question goes to all ranks, which meet in collectives inside.
@@ -74,7 +70,9 @@ class LearnerRanks:
                     failure = answer.error
                     # what waits as long as the controller for a rank that hangs fails a moment later
                     is_late = time.monotonic() > deadline
-                    deadline = min(deadline, time.monotonic() + _BLAME_S)
+                    if not is_late:
+                        # a rank that dies makes the others fail in their collectives, and they are heard first
+                        deadline = time.monotonic() + self._fleet.loss_noticed_s()
             if waiting and time.monotonic() > deadline:
                 break
         if failure is not None and not (waiting and is_late):

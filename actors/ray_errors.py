@@ -7,6 +7,7 @@ _VERSIONS = re.compile(r"Version mismatch:.*?Ray: (\S+)\s+Python: (\S+).*?Ray: (
 _NODE = re.compile(r"\bip[:=] ?([0-9a-fA-F.:]*[0-9a-fA-F])")
 _NEVER_BEGAN = "The actor never ran"
 _UNAVAILABLE = "is unavailable: "
+_OUT_OF_MEMORY = re.compile(r"Memory on the node \(IP: ([0-9a-fA-F.:]+)")
 _NODE_DIED = re.compile(r"node was terminated \w+: (.*)")
 # what a module or a folder that a node lacks is told by
 _MISSING = ("EnvironmentSetupError", "FileNotFoundError", "ImportError", "ModuleNotFoundError")
@@ -45,12 +46,20 @@ def explain_loss(text: str) -> str:
     died = _NODE_DIED.search(text)
     if died is not None:
         return f"its node {node_of(text)} is gone: {died.group(1)}"
-    return last_line(text).partition(" Some common causes")[0]
+    full = _OUT_OF_MEMORY.search(text)
+    if full is not None:
+        return f"Ray ended it, as the memory of its node {full.group(1)} was full"
+    # that it never ran stands below the cause
+    told = [line for line in text.strip().splitlines() if _NEVER_BEGAN not in line]
+    return last_line("\n".join(told)).partition(" Some common causes")[0]
 
 
 def has_never_begun(text: str) -> bool:
-    """Whether an actor was lost before it began, of which Ray's error tells."""
-    return _NEVER_BEGAN in text
+    """Whether an actor was lost with its node before it began, of which Ray's error tells.
+
+    Not where its own process ended before it had begun: that is the actor's loss, and comes again.
+    """
+    return _NEVER_BEGAN in text and _NODE_DIED.search(text) is not None
 
 
 def explain_failure(owner: str, what: str, *, node: str | None) -> str:

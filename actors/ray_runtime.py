@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 import grpc
 import psutil
 import ray
+from ray._private import state
 from ray._private.services import canonicalize_bootstrap_address
+from ray._raylet import Config
 from ray.exceptions import AuthenticationError
 
 from segue.actors.errors import RunError
@@ -74,11 +76,26 @@ def is_ray_alive() -> bool:
     return any(node["NodeID"] == own and node["Alive"] for node in nodes)
 
 
+def lost_node_noticed_s() -> float:
+    """Seconds that the joined cluster takes to notice that a node is silent: so many of its health checks expire."""
+    check_ms = Config.health_check_period_ms() + Config.health_check_timeout_ms()
+    return (Config.health_check_initial_delay_ms() + Config.health_check_failure_threshold() * check_ms) / 1000
+
+
+def has_place(actor: Any) -> bool:
+    """Whether the cluster has a process for an actor, be it at its beginning still.
+
+    Args:
+        actor: Ray's handle.
+    """
+    return bool(state.actors(actor._actor_id.hex())["Address"]["Port"])
+
+
 def explain_no_place(demand: dict[str, float]) -> str | None:
     """Why the cluster may have no place for an actor; None where it has room.
 
     Args:
-        demand: what the actor asks one node for, by Ray's names.
+        demand: what the actor, which has no process yet, asks one node for, by Ray's names.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(kind, 0) >= amount for kind, amount in demand.items()) for node in nodes):
@@ -116,11 +133,21 @@ def _check_address(address: str) -> None:
 
 
 def _found_address() -> str:
-    """What Ray takes `auto` for: the last cluster started here, which may be gone; `auto` where there is none."""
+    """What Ray takes `auto` for: RAY_ADDRESS, else the last cluster started here, which may be gone; else `auto`.
+
+    Raises:
+        RunError: RAY_ADDRESS is no cluster's that a run can join.
+    """
+    rule = "RAY_ADDRESS must be host:port, which cluster.address=auto joins"
     try:
-        return str(canonicalize_bootstrap_address("auto"))
+        found = canonicalize_bootstrap_address("auto")
     except ConnectionError:
         return "auto"
+    except ValueError as error:
+        raise RunError(f"{rule}, got another: {error}") from error
+    if found is None:
+        raise RunError(f"{rule}, got local")
+    return str(found)
 
 
 def _place(address: str) -> tuple[str, int] | None:

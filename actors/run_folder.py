@@ -14,7 +14,6 @@ checkpoints/     last ones and the best, and damaged ones
 export/          the trained model, as another implementation reads it
 """
 
-import fcntl
 import json
 import os
 import time
@@ -23,7 +22,7 @@ from typing import IO, Any
 
 from segue.actors.errors import RunError
 from segue.actors.replacement import finish_replacements
-from segue.actors.shared_folder import LOCK_NAME, mark_folder
+from segue.actors.shared_folder import LOCK_NAME, mark_folder, take_lock
 from segue.conf.errors import ConfigError
 from segue.conf.load import STORED_NAME, config_to_yaml
 from segue.conf.schema import SegueConfig
@@ -57,7 +56,7 @@ class RunFolder:
         """Take the folder for this process: a new one, an empty one, or one that holds a run.
 
         Raises:
-            ConfigError: it holds something else, a run of another command, or it cannot be written.
+            ConfigError: it holds something else, a run of another command, or it cannot be written or locked.
             RunError: another process is at work in it.
         """
         try:
@@ -68,12 +67,10 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"run.dir must be a folder that can be written, got {self.path}: {error}") from error
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            take_lock(lock, self.path)
+        except (ConfigError, RunError):
             lock.close()
-            raise RunError(
-                f"{self.path} must be free, got another process at work in it; wait for it or end it"
-            ) from error
+            raise
         self._lock = lock
         try:
             mark_folder(lock)

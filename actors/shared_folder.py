@@ -4,6 +4,7 @@ The controller writes a token of its launch into the folder's lock; each actor l
 folder of the same path that another disk holds, or a copy of it, has none or an older one.
 """
 
+import fcntl
 import os
 import secrets
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from segue.actors.errors import RunError
+from segue.conf.errors import ConfigError
 
 LOCK_NAME = ".lock"
 _TOKEN_BYTES = 16
@@ -43,6 +45,24 @@ class FolderMark:
                     "(cluster.rollout_resources, cluster.learner_resources)"
                 )
             time.sleep(_LOOK_EVERY_S)
+
+
+def take_lock(lock: IO[str] | int, folder: Path) -> None:
+    """Keep every other run out of a folder for as long as this process has its lock open.
+
+    Raises:
+        RunError: another process has it.
+        ConfigError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RunError(f"{folder} must be free, got another process at work in it; wait for it or end it") from error
+    except OSError as error:
+        raise ConfigError(
+            f"run.dir must be on a file system that can lock files, got {folder}: {error}; mount it with locks "
+            "(flock on Lustre, a lock service on NFS), or give another"
+        ) from error
 
 
 def mark_folder(lock: IO[str]) -> None:

@@ -5,6 +5,7 @@ What an answer or a loss means is decided above: `rollout_pool.py` replaces an a
 """
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,13 +13,31 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import (
+    GetTimeoutError,
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RayLost, RunError
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_actor import LearnerActor
 from segue.actors.ray_errors import explain_failure, explain_loss, has_never_begun, last_line, node_of
-from segue.actors.ray_runtime import explain_no_place, has_died, is_ray_alive, own_servers, start_ray
+from segue.actors.ray_runtime import (
+    explain_no_place,
+    has_died,
+    has_place,
+    is_ray_alive,
+    lost_node_noticed_s,
+    own_servers,
+    start_ray,
+)
 from segue.actors.rollout_actor import RolloutActor
 from segue.actors.shared_folder import FolderMark, read_mark
 from segue.conf.environment import actor_environment
@@ -28,6 +47,10 @@ from segue.conf.schema import ClusterConfig, SegueConfig
 POLL_S = 0.5
 # for an actor to say good-bye before it is killed, and for an answer to arrive
 _STOP_S = 10.0
+# for Ray to tell of a process that died
+_PROCESS_NOTICED_S = 30.0
+# what Ray answers for an actor whose process is gone: of these, some are no errors of actors to Ray
+_LOSSES = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError, WorkerCrashedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +106,7 @@ class Fleet:
         cluster = self._config.cluster
         # workers put the driver's folder first on their path: it must hold no folder named like a package
         os.chdir(self._run_folder)
-        # two runs on one cluster do not see each other's actors
-        namespace = f"segue-{self._run_folder.name}-{os.getpid()}"
+        namespace = fresh_namespace(self._run_folder)
         num_actors = cluster.rollout_actors + cluster.learner_ranks
         try:
             self.dashboard = start_ray(cluster, namespace=namespace, num_actors=num_actors)
@@ -154,11 +176,18 @@ class Fleet:
         if any(map(has_died, self._servers)) or not is_ray_alive():
             self._lose_ray()
 
+    def loss_noticed_s(self) -> float:
+        """Seconds that a loss may take to be told: an actor that fails for another's loss is heard before it."""
+        if self._config.cluster.address is None:
+            return _PROCESS_NOTICED_S
+        return max(_PROCESS_NOTICED_S, lost_node_noticed_s())
+
     def explain_absence(self, members: Sequence[Member]) -> str:
         """Why actors may not have come, to be added to who did not; empty where nothing is known."""
         if self._config.cluster.address is None:
             return ""
-        reasons = (explain_no_place(member.demand) for member in members)
+        # one that has its place may have taken the last
+        reasons = (explain_no_place(member.demand) for member in members if not has_place(member.handle))
         return next((f"; {reason}" for reason in reasons if reason is not None), "")
 
     def stop(self) -> None:
@@ -189,16 +218,28 @@ class Fleet:
         owner = self._owners.pop(reference)
         try:
             return Answer(reference=reference, value=ray.get(reference, timeout=_STOP_S))
+        except RayError as error:
+            return Answer(reference=reference, error=self._explain(owner, error))
+
+    def _explain(self, owner: str, error: RayError) -> RunError:
+        """What an error of Ray's in an answer's place means.
+
+        Raises:
+            RayLost: Ray is gone.
+        """
         # first: it is also of its cause's class, and an actor that found another one lost is none that is
-        except RayTaskError as error:
+        if isinstance(error, RayTaskError):
             cause = error.cause if error.cause is not None else error
-            return _failed(reference, self._failure(owner, f"{type(cause).__name__}: {cause}", error), cause)
-        except (RayActorError, ObjectLostError) as error:
-            self.check_alive()
-            return _failed(reference, self._loss(owner, error), error)
-        except GetTimeoutError as error:
-            self.check_alive()
-            return _failed(reference, ActorLost(f"{owner} answered, but its answer did not arrive"), error)
+            return _caused(self._failure(owner, f"{type(cause).__name__}: {cause}", error), cause)
+        if isinstance(error, LocalRayletDiedError):
+            self._lose_ray()
+        self.check_alive()
+        if isinstance(error, GetTimeoutError):
+            return _caused(ActorLost(f"{owner} answered, but its answer did not arrive"), error)
+        if isinstance(error, _LOSSES):
+            return _caused(self._loss(owner, error), error)
+        # an answer that cannot be read, an actor that cannot be placed or set up, …
+        return _caused(self._failure(owner, f"{type(error).__name__}: {last_line(str(error))}", error), error)
 
     def _failure(self, owner: str, what: str, error: BaseException) -> RunError:
         node = None if self._config.cluster.address is None else node_of(str(error))
@@ -226,6 +267,15 @@ def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]
         interrupt.uninstall()
 
 
+def fresh_namespace(run_folder: Path) -> str:
+    """Where a launch's actors have their names.
+
+    Two runs on one cluster do not see each other's actors, nor does a launch see those of the one before, which a
+    cluster may still be ending.
+    """
+    return f"segue-{run_folder.name}-{secrets.token_hex(4)}"
+
+
 def actor_options(cluster: ClusterConfig, name: str, resources: dict[str, float]) -> dict[str, Any]:
     """Ray's options of an actor.
 
@@ -250,6 +300,6 @@ def demand_of(options: dict[str, Any]) -> dict[str, float]:
     return {kind: amount for kind, amount in demand.items() if amount}
 
 
-def _failed(reference: Any, error: RunError, cause: BaseException) -> Answer:
+def _caused(error: RunError, cause: BaseException) -> RunError:
     error.__cause__ = cause
-    return Answer(reference=reference, error=error)
+    return error

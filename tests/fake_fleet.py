@@ -64,6 +64,10 @@ class FakeFleet:
     """Of the groups in flight, the one that was asked for last finishes first."""
     rollout_loss_rate: float = 0.0
     """How likely a look at groups in flight sees a rollout actor die."""
+    leaves_rate: float = 0.3
+    """How likely the file of a group that such an actor played stands."""
+    poison: Collection[int] = ()
+    """Numbers of tasks that end the rollout actor that is at them, when it comes to them."""
     learner_loss_rate: float = 0.0
     """How likely a question to the learner kills it."""
     learner_dies_at: Collection[int] = ()
@@ -121,6 +125,10 @@ class FakeFleet:
     def check_alive(self) -> None:
         """See `Fleet`."""
 
+    def loss_noticed_s(self) -> float:
+        """See `Fleet`; every loss is told at once."""
+        return 0.0
+
     def explain_absence(self, members: list[Member]) -> str:
         """See `Fleet`; nothing is known."""
         return ""
@@ -150,6 +158,9 @@ class FakeFleet:
             finished = [max(references)]
         else:
             finished = self.rng.sample(references, self.rng.randint(1, len(references)))
+        for reference in finished:
+            if self._in_flight[reference][0].number in self.poison:
+                return self._lose(self._owners[reference], references)
         return [Answer(reference=reference, value=self._finish(reference)) for reference in finished]
 
     def _answer_to(self, member: Member, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -187,7 +198,8 @@ class FakeFleet:
         """An actor dies, and of what it played some files stand."""
         own = [reference for reference in references if self._owners[reference] is member]
         for reference in own:
-            if self.rng.random() < 0.3:
+            is_poison = self._in_flight[reference][0].number in self.poison
+            if not is_poison and self.rng.random() < self.leaves_rate:
                 self._finish(reference)
         return [Answer(reference=r, error=ActorLost(f"{member.name} died: chance")) for r in own]
 

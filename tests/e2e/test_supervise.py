@@ -212,6 +212,16 @@ def test_a_cluster_that_was_there_is_named_too(tmp_path: Path, monkeypatch: pyte
         fleet.start()
 
 
+@pytest.mark.parametrize("named", ["ray://10.0.0.1:10001", "local"])
+def test_a_shell_that_names_no_cluster_to_join_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    fleet = Fleet(SegueConfig(cluster=ClusterConfig(address="auto")), run_folder=tmp_path, interrupt=Interrupt(print))
+    with pytest.raises(RunError, match=f"^RAY_ADDRESS must be host:port, which cluster.address=auto joins, .* {named}"):
+        fleet.start()
+
+
 def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread_and_for_what_its_kind_takes() -> None:
     options = actor_options(ClusterConfig(address="auto", threads=8), "learner-0", {"GPU": 0.5, "fast": 2})
     assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (8, 0.5, {"fast": 2})
@@ -239,6 +249,34 @@ def test_an_actor_that_is_killed_answers_with_a_loss(cluster: None, tmp_path: Pa
     while not answers:
         answers = fleet.look([reference])
     assert isinstance(answers[0].error, ActorLost)
+
+
+def test_an_answer_that_cannot_be_read_is_one_line_and_no_loss(cluster: None, tmp_path: Path) -> None:
+    fleet, member, _ = make_fleet(tmp_path)
+    (tmp_path / "there").mkdir()
+    error = fleet.ask(member, "answer_once", str(tmp_path / "there")).error
+    assert str(error).startswith("learner-0 failed: RaySystemError: FileExistsError: ")
+    assert not isinstance(error, ActorLost) and "\n" not in str(error)
+
+
+def test_an_actor_that_has_its_place_is_not_told_to_lack_it(cluster: None, tmp_path: Path) -> None:
+    fleet, _, _ = make_fleet(tmp_path)
+    fleet._config.cluster.address = "auto"
+    # the whole machine, as the actors of a cluster take it
+    options = {"num_cpus": 2}
+    taker = fleet._join("taker", ray.remote(Sleeper).options(**options).remote(), {"CPU": 2})
+    fleet.ask(taker, "answer", 0)
+    other = fleet._join("other", ray.remote(Sleeper).options(**options).remote(), {"CPU": 2})
+    deadline = time.monotonic() + 60
+    # Ray tells with a delay what is free
+    while not (absence := fleet.explain_absence([taker, other])):
+        assert time.monotonic() < deadline
+    assert absence == "; the cluster has no CPU 2 free; `ray status` shows more"
+    assert fleet.explain_absence([taker]) == ""
+    more = fleet._join("more", ray.remote(Sleeper).options(num_cpus=3).remote(), {"CPU": 3})
+    assert fleet.explain_absence([more]) == "; no node of the cluster has CPU 3"
+    for member in (taker, other, more):
+        fleet.kill(member)
 
 
 def test_an_actor_that_finds_the_weights_gone_with_their_publisher_is_not_lost_itself(

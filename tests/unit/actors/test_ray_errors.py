@@ -43,10 +43,16 @@ def test_a_loss_is_told_in_one_line() -> None:
 
 
 def test_an_actor_that_never_ran_is_told_from_one_that_died() -> None:
-    def died(*, never_started: bool) -> str:
-        return str(ActorDiedError(ActorDiedErrorContext(actor_id=bytes(16), never_started=never_started)))
+    def died(cause: str, *, never_started: bool) -> str:
+        context = ActorDiedErrorContext(actor_id=bytes(16), never_started=never_started, error_message=cause)
+        return str(ActorDiedError(context))
 
-    assert has_never_begun(died(never_started=True)) and not has_never_begun(died(never_started=False))
+    node = "The actor died because its node has died.\n\tthe actor's node was terminated unexpectedly: no heartbeats"
+    assert has_never_begun(died(node, never_started=True)) and not has_never_begun(died(node, never_started=False))
+    # its own process ended, in its constructor or before
+    process = "The actor is dead because its worker process has died. Worker unexpectedly exits. End of file."
+    assert not has_never_begun(died(process, never_started=True))
+    assert explain_loss(died(process, never_started=True)) == process
 
 
 def test_what_a_node_lacks_is_told_with_the_node_and_the_remedy() -> None:

@@ -4,6 +4,7 @@ Not covered: network file systems themselves.
 """
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from segue.actors.errors import RunError
 from segue.actors.learner_actor import LearnerActor
 from segue.actors.rollout_actor import RolloutActor
 from segue.actors.run_folder import RunFolder
-from segue.actors.shared_folder import FolderMark, read_mark
+from segue.actors.shared_folder import FolderMark, read_mark, take_lock
+from segue.conf.errors import ConfigError
 from segue.conf.schema import SegueConfig
 
 REFUSED = r"^run\.dir must be on a file system that every node sees, got {}, where this node has {}; give one on a "
@@ -63,6 +65,14 @@ def test_a_copy_of_the_folder_from_an_earlier_launch_is_another_one(tmp_path: Pa
 
 def test_a_folder_without_a_run_has_no_mark(tmp_path: Path) -> None:
     assert read_mark(tmp_path) is None
+
+
+def test_a_file_system_without_locks_is_told_from_a_folder_that_is_taken(tmp_path: Path) -> None:
+    # a descriptor that the system refuses to lock, as a file system without locks would any
+    descriptor = os.open(tmp_path, os.O_PATH)
+    with pytest.raises(ConfigError, match=r"^run\.dir must be on a file system that can lock files, got "):
+        take_lock(descriptor, tmp_path)
+    os.close(descriptor)
 
 
 def test_actors_look_before_anything_else(tmp_path: Path) -> None:
