@@ -35,6 +35,8 @@ class DropReason(Enum):
     """The file is missing, cut short or of another digest."""
     empty = "empty"
     """No member has a token to train: all ended in infrastructure failures."""
+    given_up = "given_up"
+    """There is none: actors were lost over its task again and again, the last one with nothing beside it."""
     superseded = "superseded"
     """A restore found it beside another group of its task, which trains instead."""
 

@@ -24,7 +24,8 @@ Everything that matters is in files: groups in the buffer folder, the rest in ch
 
 A lost rollout actor is the pool's to mend (`rollout_pool.py`). A lost learner takes the loop back to the newest
 checkpoint, as a new launch would, but rollout goes on with what its weights are still on the line for. A damaged group
-is dropped and its task drawn again.
+is dropped and its task drawn again. A group over which actors are lost again and again is given up and another task
+takes its place.
 """
 
 import shutil
@@ -42,7 +43,7 @@ from segue.actors.effort import Effort
 from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RunError
 from segue.actors.failure_watch import FailureWatch
 from segue.actors.faults import Fault, FaultLog
-from segue.actors.group_record import GroupRecord
+from segue.actors.group_record import GroupRecord, record_given_up
 from segue.actors.held_out import Mode, play_held_out, play_to_measure, standard_modes, variant_modes
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.learner_ranks import LearnerRanks
@@ -300,7 +301,13 @@ class Controller:
         wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
         while len(self._in_flight) + len(self._buffer.ready()) < wanted:
             task = self._effort.begin(self._tasks.draw(), self.step)
-            job = self._pool.submit(self._phase.play, task, find_done=partial(self._find_finished, task))
+            job = self._pool.submit(
+                self._phase.play,
+                task,
+                what=f"task {task.task_id}",
+                find_done=partial(self._find_finished, task),
+                give_up=partial(self._give_up, task),
+            )
             self._in_flight[job] = _Flight(task=task, job=job, step=self.step)
 
     def _find_finished(self, task: Task) -> GroupRecord | None:
@@ -309,6 +316,11 @@ class Controller:
         if record is not None:
             delete_journals(self._folder.sessions, task.task_id)
         return record
+
+    def _give_up(self, task: Task) -> GroupRecord:
+        """What stands for the group of a task over which actors are lost."""
+        delete_journals(self._folder.sessions, task.task_id)
+        return record_given_up(number=task.number, task_id=task.task_id, group_id=task.group_id)
 
     def _take_batch(self) -> list[GroupRecord]:
         """Wait until a batch of groups is ready, and take it."""
@@ -526,7 +538,7 @@ class Controller:
 
     def _unfit(self, record: GroupRecord) -> DropReason | None:
         if not record.tokens_by_version:
-            return DropReason.empty
+            return DropReason.empty if record.episodes else DropReason.given_up
         if self._phase.max_staleness is None:
             return None
         age = measure_staleness(

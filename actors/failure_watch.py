@@ -6,6 +6,8 @@ from segue.actors.errors import RunError
 from segue.actors.group_record import GroupRecord
 from segue.rollout.trajectory import Outcome
 
+_GIVEN_UP = "rollout actors were lost over it"
+
 
 class FailureWatch:
     """Counts groups in a row that failed as a whole: nothing to train is left, or every episode's environment broke.
@@ -29,7 +31,8 @@ class FailureWatch:
             self._causes.clear()
             return
         self._num_groups += 1
-        self._causes.update(str(episode.info.get("cause", episode.outcome.value)) for episode in record.episodes)
+        causes = [str(episode.info.get("cause", episode.outcome.value)) for episode in record.episodes]
+        self._causes.update(causes or [_GIVEN_UP])
         if self._num_groups > self._max_groups:
             raise RunError(
                 f"no episode of {self._num_groups} groups in a row came to an end of its own; most often: "

@@ -9,7 +9,7 @@ class Fault:
     """One thing that went wrong."""
 
     who: str
-    """A process (`controller`, `ray`, `rollout-0`, `learner`), `buffer` for a group's file, or `checkpoint`."""
+    """A process (`controller`, `ray`, `rollout-0`, `learner`), `task …`, `buffer` for a group's file, `checkpoint`."""
     what: str
     """What happened to it."""
     done: str

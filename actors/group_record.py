@@ -26,6 +26,7 @@ class GroupRecord:
     """Trainable tokens by the weights that sampled them, oldest first."""
     made_by: str
     episodes: tuple[Episode, ...]
+    """None where the group was given up."""
     rollout_s: float
     """Seconds between the start and the end of its play."""
 
@@ -42,6 +43,21 @@ def make_record(group: Group, *, number: int, digest: str, rollout_s: float) -> 
         made_by=group.made_by,
         episodes=tuple(summarize(trajectory) for trajectory in group.trajectories),
         rollout_s=rollout_s,
+    )
+
+
+def record_given_up(*, number: int, task_id: str, group_id: str) -> GroupRecord:
+    """The record of a group that there will not be."""
+    return GroupRecord(
+        number=number,
+        task_id=task_id,
+        group_id=group_id,
+        file=file_name(group_id),
+        digest="",
+        tokens_by_version=(),
+        made_by="",
+        episodes=(),
+        rollout_s=0.0,
     )
 
 

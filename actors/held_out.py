@@ -79,7 +79,9 @@ def _play(
     """Spread a request over the rollout actors."""
     jobs = [
         pool.submit(
-            "evaluate", replace(request, seeds=request.seeds[i :: pool.size], keep_as=_part(request.keep_as, i))
+            "evaluate",
+            replace(request, seeds=request.seeds[i :: pool.size], keep_as=_part(request.keep_as, i)),
+            what=f"{request.name} (share {i + 1} of {pool.size})",
         )
         for i in range(pool.size)
     ]

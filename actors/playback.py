@@ -48,8 +48,8 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
         fleet.start()
         # a demonstrator has no weights
         pool.begin_start(1, exported_model=model, needs_weights=False)
-        job = pool.submit("demonstrate_held_out" if demonstrator else "sample", request)
         what = f"{num_episodes} episodes"
+        job = pool.submit("demonstrate_held_out" if demonstrator else "sample", request, what=what)
         ((_, trajectories),) = pool.wait_any([job], timeout_s=config.eval.timeout_s, what=what)
     tokenizer = load_tokenizer(config.tokenizer)
     for trajectory in trajectories:

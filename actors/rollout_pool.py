@@ -7,7 +7,11 @@
     started ----> has weights ----> gets work    an actor; one that takes long to come holds up nobody
 
 An actor is lost when its process died, or when it has not answered a ping for `cluster.answer_timeout_s`: it then is
-killed. One that is lost `cluster.max_losses` times in a row, with nothing finished in between, ends the run.
+killed. One that is lost more than `cluster.max_losses` times in a row, with nothing finished in between, ends the run.
+
+A job may be what ends its actors, one after the other. One that was lost `cluster.max_losses` times is done by an actor
+that does nothing else, so that the next loss is the job's own: it is given up, and the losses before are held against
+nobody. Where the run cannot do without, or where nothing is finished in between, that ends the run.
 """
 
 import time
@@ -34,8 +38,14 @@ class Job:
 
     method: str
     arguments: tuple[Any, ...]
+    what: str
+    """In words, for messages."""
     find_done: Callable[[], Any]
     """What a lost actor left of it, whole; None where nothing."""
+    give_up: Callable[[], Any] | None
+    """What stands for it where it is given up; None for what the run cannot do without."""
+    num_losses: int = 0
+    """Of actors that were at it."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -57,8 +67,10 @@ class _Seat:
     """When it was asked for its counters, by reference."""
     stats: RolloutStats = field(default_factory=RolloutStats)
     """Its counters when it last answered."""
+    was_lost: bool = False
+    """Another actor sat in it before."""
     num_losses: int = 0
-    """In a row, with nothing finished in between."""
+    """In a row, with nothing finished in between; without those that may be the work's."""
     is_late: bool = False
     """Its start is overdue, and that was said."""
 
@@ -86,6 +98,7 @@ class RolloutPool:
         self._needs_weights = False
         self._ticket: WeightTicket | None = None
         self._lost_weights: ActorLost | None = None
+        self._num_given_up = 0
         self._stats_of_lost = RolloutStats()
         self._pinged_at = 0.0
 
@@ -116,9 +129,16 @@ class RolloutPool:
         while not all(seat.is_started or seat.is_late for seat in self._seats):
             self._advance(is_interruptible=True)
 
-    def submit(self, method: str, *arguments: Any, find_done: Callable[[], Any] = lambda: None) -> Job:
-        """Have something done by the least busy actor."""
-        job = Job(method=method, arguments=arguments, find_done=find_done)
+    def submit(
+        self,
+        method: str,
+        *arguments: Any,
+        what: str,
+        find_done: Callable[[], Any] = lambda: None,
+        give_up: Callable[[], Any] | None = None,
+    ) -> Job:
+        """Have something done by the least busy actor; see `Job`."""
+        job = Job(method=method, arguments=arguments, what=what, find_done=find_done, give_up=give_up)
         self._waiting.append(job)
         self._deal_out()
         return job
@@ -132,7 +152,7 @@ class RolloutPool:
             Each that is, and its answer.
         Raises:
             ActorLost: the learner, and with it weights that an actor was to take up.
-            RunError: an actor's code failed, one was lost too often, or the deadline passed.
+            RunError: an actor's code failed, one or what it was to do was lost too often, or the deadline passed.
         """
         self._wait_until(lambda: any(job in self._results for job in jobs), timeout_s, what)
         return [(job, self._results.pop(job)) for job in jobs if job in self._results]
@@ -241,14 +261,14 @@ class RolloutPool:
             job = seat.jobs.pop(answer.reference)
             if job not in self._called_off:
                 self._results[job] = answer.or_raise()
-                seat.num_losses = 0
+                seat.num_losses = self._num_given_up = 0
 
     def _hear_start(self, seat: _Seat, answer: Answer) -> None:
         seat.starting = None
         are_gone = answer.error is not None and seat.is_started and is_gone(answer.error)
         if not are_gone:
             answer.or_raise()
-            seat.is_started = True
+            seat.is_started, seat.is_late = True, False
         if seat.ticket is not self._ticket:
             self._take_up_weights(seat)
         elif seat.ticket is not None and are_gone:
@@ -270,10 +290,24 @@ class RolloutPool:
 
     def _deal_out(self) -> None:
         ready = [seat for seat in self._seats if self._is_ready(seat)]
-        while ready and self._waiting:
-            seat = min(ready, key=lambda seat: len(seat.jobs))
-            job = self._waiting.pop(0)
-            seat.jobs[self._fleet.call(seat.member, job.method, *job.arguments)] = job
+        open_seats = [seat for seat in ready if not any(map(self._is_suspect, seat.jobs.values()))]
+        while open_seats and (suspect := next(filter(self._is_suspect, self._waiting), None)) is not None:
+            seat = min(open_seats, key=_num_jobs)
+            # it gets nothing else, and the suspect once it has done what it is at
+            open_seats.remove(seat)
+            if seat.jobs:
+                break
+            self._hand_out(suspect, seat)
+        others = [job for job in self._waiting if not self._is_suspect(job)]
+        while open_seats and others:
+            self._hand_out(others.pop(0), min(open_seats, key=_num_jobs))
+
+    def _hand_out(self, job: Job, seat: _Seat) -> None:
+        self._waiting.remove(job)
+        seat.jobs[self._fleet.call(seat.member, job.method, *job.arguments)] = job
+
+    def _is_suspect(self, job: Job) -> bool:
+        return job.num_losses >= max(1, self._cluster.max_losses)
 
     def _ping(self, seat: _Seat) -> Any:
         reference = self._fleet.call(seat.member, "stats")
@@ -283,21 +317,22 @@ class RolloutPool:
     def _see_overdue(self) -> None:
         now, limit = time.monotonic(), self._cluster.answer_timeout_s
         for seat in self._seats:
-            if seat.pings and now > min(seat.pings.values()) + limit:
+            is_silent = bool(seat.pings) and now > min(seat.pings.values()) + limit
+            is_overdue = seat.starting is not None and now > seat.deadline and not seat.is_late
+            if is_silent or is_overdue:
                 self._fleet.check_alive()
+            if is_silent:
                 self._replace(seat, ActorLost(f"{seat.name} gave no answer for {limit:.0f} s"))
-            elif seat.starting is not None and now > seat.deadline:
+            elif is_overdue:
                 self._see_late(seat)
 
     def _see_late(self, seat: _Seat) -> None:
-        if seat.is_late:
-            return
         if seat.is_started:
             self._replace(seat, ActorLost(f"{seat.name} did not take up weights in time"))
             return
         absence = self._fleet.explain_absence([seat.member])
         what = f"did not come within {self._cluster.start_timeout_s:.0f} s{absence}"
-        if not (seat.num_losses and any(other.is_started for other in self._seats)):
+        if not (seat.was_lost and any(other.is_started for other in self._seats)):
             raise RunError(f"{seat.name} {what}; cluster.start_timeout_s allows more")
         # a cluster may have no place for it until a node comes back
         seat.is_late = True
@@ -305,23 +340,67 @@ class RolloutPool:
 
     def _replace(self, seat: _Seat, loss: ActorLost) -> None:
         self._fleet.kill(seat.member)
-        seat.num_losses += not isinstance(loss, NeverBegan)
-        if seat.num_losses > self._cluster.max_losses:
-            raise RunError(
-                f"{seat.name} was lost {seat.num_losses} times in a row, with nothing finished in between; last: {loss}"
-            ) from loss
         jobs = [job for job in seat.jobs.values() if job not in self._called_off]
         found = {job: result for job in jobs if (result := job.find_done()) is not None}
         again = [job for job in jobs if job not in found]
+        culprits = again if len(again) == len(seat.jobs) == 1 and self._is_suspect(again[0]) else []
+        for job in again:
+            job.num_losses += 1
+        if found:
+            seat.num_losses = self._num_given_up = 0
+        # work that was lost before may be what ends actors: what comes of it tells
+        is_own = all(job.num_losses == 1 for job in again)
+        seat.was_lost |= not isinstance(loss, NeverBegan)
+        seat.num_losses += is_own and not isinstance(loss, NeverBegan)
+        if seat.num_losses > self._cluster.max_losses:
+            raise RunError(
+                f"{seat.name} was lost {seat.num_losses} times in a row, with nothing finished in between; "
+                f"last: {loss}{_told_jobs(again)}"
+            ) from loss
         self._results |= found
-        self._waiting[:0] = again
+        self._waiting[:0] = again = [job for job in again if job not in culprits]
         self._stats_of_lost += seat.stats
         done = f"a new process takes its place; {len(again)} begun again, {len(found)} found finished"
         self._note(Fault(who=seat.name, what=str(loss).removeprefix(f"{seat.name} "), done=done))
-        fresh = _Seat(name=seat.name, member=self._fleet.spawn_rollout(seat.name), num_losses=seat.num_losses)
+        for culprit in culprits:
+            self._results[culprit] = self._give_up(culprit, loss)
+        member = self._fleet.spawn_rollout(seat.name)
+        fresh = _Seat(name=seat.name, member=member, was_lost=seat.was_lost, num_losses=seat.num_losses)
         self._seats[self._seats.index(seat)] = fresh
         seat.starting, seat.jobs, seat.pings = None, {}, {}
         self._begin(fresh)
+
+    def _give_up(self, job: Job, loss: ActorLost) -> Any:
+        """What stands for a job that ended an actor that did nothing else.
+
+        Raises:
+            RunError: the run cannot do without it, or does without too much.
+        """
+        what = f"was lost {job.num_losses} times with its actor, the last time with nothing beside it"
+        if job.give_up is None:
+            raise RunError(f"{job.what} {what}; last: {loss}") from loss
+        self._num_given_up += 1
+        if self._num_given_up > self._cluster.max_losses:
+            raise RunError(
+                f"{self._num_given_up} in a row were given up, with nothing finished in between; {job.what} {what}; "
+                f"last: {loss}"
+            ) from loss
+        self._note(Fault(who=job.what, what=f"{what}; last: {loss}", done="given up; the run goes on without"))
+        # the losses before were its own too
+        for other in (*self._waiting, *(other for seat in self._seats for other in seat.jobs.values())):
+            other.num_losses = 0
+        for seat in self._seats:
+            seat.num_losses = 0
+        return job.give_up()
+
+
+def _told_jobs(jobs: list[Job]) -> str:
+    """What an actor was at, to be added to its loss."""
+    return f"; it was at {', '.join(job.what for job in jobs)}" if jobs else ""
+
+
+def _num_jobs(seat: _Seat) -> int:
+    return len(seat.jobs)
 
 
 def _references(seat: _Seat) -> set[Any]:

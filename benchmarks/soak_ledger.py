@@ -25,7 +25,7 @@ from typing import Any
 from soak_watch import GROUPS, LAUNCHES, METRICS, SUFFIX, SUMMARY, Checkpoint, Sightings, read_json, read_lines
 
 # reasons of drops that leave an entry in the ledger
-_KEPT_REASONS = ("stale", "lost_version", "empty")
+_KEPT_REASONS = ("stale", "lost_version", "empty", "given_up")
 _DAMAGED = re.compile(r"group file (\S+) is damaged")
 
 

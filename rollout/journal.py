@@ -181,7 +181,7 @@ class Journal:
 
 
 def delete_journals(folder: Path, task_id: str) -> None:
-    """Delete the journals of a task; to be called when its group's file stands.
+    """Delete the journals of a task; to be called when its group's file stands, or when it is given up.
 
     Args:
         folder: of the run's journals; may be missing.

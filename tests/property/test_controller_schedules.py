@@ -426,9 +426,42 @@ def test_a_group_that_is_played_again_under_its_name_survives_going_back(tmp_pat
 
 
 def test_a_rollout_actor_that_is_lost_again_and_again_ends_the_run(tmp_path: Path) -> None:
-    run = launch(make_config(tmp_path), num_rollout=1, rollout_loss_rate=1.0)
-    with pytest.raises(RunError, match="rollout-0 was lost 4 times in a row, with nothing finished in between"):
+    run = launch(make_config(tmp_path), num_rollout=1, rollout_loss_rate=1.0, leaves_rate=0.0)
+    with pytest.raises(RunError, match=r"^4 in a row were given up, with nothing finished in between; task train-000"):
         run.controller.run()
+
+
+@pytest.mark.parametrize(("num_rollout", "max_staleness"), [(1, 0), (3, 1)])
+def test_a_task_that_ends_its_actors_is_given_up_and_another_takes_its_place(
+    tmp_path: Path, num_rollout: int, max_staleness: int
+) -> None:
+    config = make_config(tmp_path, max_staleness=max_staleness)
+    run = launch(config, num_rollout=num_rollout, poison=(4, 7), seed=1)
+    run.controller.run()
+    # every step has its batch, of every other task
+    assert [len(step.group_ids) for step in run.fleet.trained] == 6 * [3]
+    trained = [number for step in run.fleet.trained for number in numbers(step.group_ids)]
+    assert sorted(trained) == [n for n in range(20) if n not in (4, 7)]
+    assert run.controller.summary()["dropped"] == {"given_up": 2}
+    assert run.listener.steps[-1]["buffer/dropped/groups"] == 2
+    faults = [fault for fault in read_faults(tmp_path / "metrics.jsonl") if fault["who"].startswith("task")]
+    assert sorted(fault["who"] for fault in faults) == ["task train-0000004", "task train-0000007"]
+    assert all(fault["what"].startswith("was lost 4 times with its actor, the last") for fault in faults)
+    # the ledger has them, as dropped, and a launch that goes on does not play them again
+    kept = [entry for entry in run.controller._buffer.state()["entries"] if entry["dropped"] == "given_up"]
+    assert {entry["record"]["number"] for entry in kept} <= {4, 7}
+    config.train.steps = 8
+    again = launch(config, num_rollout=num_rollout, poison=(4, 7))
+    again.controller.run()
+    assert sorted(numbers([g for step in again.fleet.trained for g in step.group_ids])) == [*range(20, 26)]
+
+
+def test_journals_of_a_task_that_is_given_up_are_deleted(tmp_path: Path) -> None:
+    run = launch(make_config(tmp_path), num_rollout=1, poison=(4,))
+    journal = tmp_path / "sessions" / "train-0000004.0"
+    journal.mkdir(parents=True)
+    run.controller.run()
+    assert not journal.exists()
 
 
 def test_an_end_while_the_learner_goes_back_tells_the_step_that_stands(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ What its jobs are about is left out; that is in tests/property/test_controller_s
 """
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from ray.exceptions import ObjectLostError
 
 from segue.actors import rollout_pool
-from segue.actors.errors import ActorLost, NeverBegan, RunError
+from segue.actors.errors import ActorLost, NeverBegan, RayLost, RunError
 from segue.actors.faults import Fault
 from segue.actors.rollout_pool import Job, RolloutPool
 from segue.actors.rollout_stats import RolloutStats
@@ -45,6 +46,11 @@ class PendingFleet:
     """Questions that are never answered."""
     gone: list[WeightTicket] = field(default_factory=list)
     """Weights whose publisher was lost."""
+    poison: set[Any] = field(default_factory=set)
+    """Jobs that end the actor that is at them, when it comes to them."""
+    beside_poison: dict[Any, int] = field(default_factory=dict)
+    """What else its actor was at when such a job last ended one."""
+    is_ray_gone: bool = False
     played: list[Any] = field(default_factory=list)
     """What was done, by whom ever; the number of a job."""
     left: set[Any] = field(default_factory=set)
@@ -74,7 +80,8 @@ class PendingFleet:
         self.dead.append(member)
 
     def check_alive(self) -> None:
-        """It is."""
+        if self.is_ray_gone:
+            raise RayLost("Ray is gone")
 
     def explain_absence(self, members: list[Member]) -> str:
         return f"; no place for {', '.join(member.name for member in members)}"
@@ -87,12 +94,18 @@ class PendingFleet:
         if self.rng.random() < self.loss_rate:
             return self._lose(self.rng.choice(open_ones).member, references)
         picked = self.rng.sample(open_ones, self.rng.randint(1, len(open_ones)))
+        for call in picked:
+            if call.method == "play" and call.arguments[0] in self.poison and not call.is_cancelled:
+                at_work = [other for other in references if other.member is call.member and other.method == "play"]
+                self.beside_poison[call.arguments[0]] = len(at_work) - 1
+                return self._lose(call.member, references)
         return [self._answer(call) for call in picked]
 
     def _lose(self, member: Member, references: list[Call]) -> list[Answer]:
         own = [call for call in references if call.member is member]
         for call in own:
-            if call.method == "play" and self.rng.random() < 0.3:
+            is_poison = call.arguments[0] in self.poison if call.arguments else False
+            if call.method == "play" and not is_poison and self.rng.random() < 0.3:
                 self.left.add(call.arguments[0])
         # some of its questions may have been answered before it died
         return [Answer(reference=call, error=ActorLost(f"{member.name} died: chance")) for call in own]
@@ -144,7 +157,13 @@ def collect(pool: RolloutPool, jobs: list[Job]) -> list[Any]:
 
 
 def submit(pool: RolloutPool, fleet: PendingFleet, number: int) -> Job:
-    return pool.submit("play", number, find_done=lambda: (number,) if number in fleet.left else None)
+    return pool.submit(
+        "play",
+        number,
+        what=f"job {number}",
+        find_done=lambda: (number,) if number in fleet.left else None,
+        give_up=lambda: ("given up", number),
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -206,11 +225,90 @@ def test_losses_in_a_row_end_the_run_and_finished_work_ends_a_row() -> None:
         lose_one(pool, fleet)
         assert collect(pool, [job]) == [(number,)]
     assert len(faults) == 4
+    submit(pool, fleet, 8)
     submit(pool, fleet, 9)
     for _ in range(2):
         lose_one(pool, fleet)
-    with pytest.raises(RunError, match=r"^rollout-0 was lost 3 times in a row, with nothing finished in between; last"):
-        lose_one(pool, fleet)
+    # it is at one of them alone by now; a loss before it is at anything is its own
+    pool._seats[0].jobs = {}
+    message = "rollout-0 was lost 3 times in a row, with nothing finished in between; last: rollout-0 died: chance"
+    with pytest.raises(RunError, match=f"^{message}$"):
+        pool._replace(pool._seats[0], ActorLost("rollout-0 died: chance"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), num_actors=st.integers(1, 4), max_losses=st.integers(1, 3))
+def test_a_job_that_ends_its_actors_is_given_up_and_no_other(seed: int, num_actors: int, max_losses: int) -> None:
+    rng = random.Random(seed)
+    numbers = range(rng.randint(1, 12))
+    fleet = PendingFleet(rng)
+    fleet.poison = set(rng.sample(numbers, min(len(numbers), rng.randint(1, max_losses))))
+    pool, faults = make_pool(fleet, num_actors, max_losses=max_losses)
+    publish(pool, fleet, 0)
+    answers = collect(pool, [submit(pool, fleet, number) for number in numbers])
+    given_up = [number for number, answer in zip(numbers, answers, strict=True) if answer[0] == "given up"]
+    assert set(given_up) == fleet.poison
+    assert [answer for answer in answers if answer[0] != "given up"] == [(n,) for n in numbers if n not in given_up]
+    told = {fault.who: fault for fault in faults if fault.who.startswith("job")}
+    assert sorted(told) == sorted(f"job {number}" for number in given_up)
+    for number in given_up:
+        fault = told[f"job {number}"]
+        losses = max_losses + 1
+        what = f"was lost {losses} times with its actor, the last time with nothing beside it; last: rollout-"
+        assert fault.what.startswith(what) and fault.what.endswith("died: chance")
+        assert fault.done == "given up; the run goes on without"
+        assert fleet.beside_poison[number] == 0
+    assert pool._waiting == [] and not any(seat.jobs for seat in pool._seats)
+
+
+def test_a_job_that_ends_its_actors_holds_up_no_other() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 3, max_losses=1)
+    publish(pool, fleet, 0)
+    slow = [submit(pool, fleet, number) for number in range(3)]
+    pool._replace(next(seat for seat in pool._seats if slow[0] in seat.jobs.values()), ActorLost("rollout-0 died: so"))
+    # it is to be alone, and the others are long at theirs: one is kept free for it, and one goes on with what comes
+    fleet.is_silent = lambda call: call.method == "start" or (call.method == "play" and call.arguments[0] in (1, 2))
+    others = [submit(pool, fleet, number) for number in range(3, 7)]
+    assert collect(pool, others) == [(number,) for number in range(3, 7)]
+    assert 0 not in fleet.played
+    fleet.is_silent = lambda call: False
+    assert collect(pool, slow) == [(0,), (1,), (2,)]
+
+
+def test_what_the_run_cannot_do_without_ends_it_with_its_name() -> None:
+    fleet = PendingFleet(random.Random(0), poison={0})
+    pool, _ = make_pool(fleet, 2, max_losses=2)
+    publish(pool, fleet, 0)
+    job = pool.submit("play", 0, what="eval-greedy (share 1 of 2)")
+    message = r"^eval-greedy \(share 1 of 2\) was lost 3 times with its actor, the last time with nothing "
+    with pytest.raises(RunError, match=message + r"beside it; last: rollout-[01] died: chance$"):
+        pool.wait_any([job], timeout_s=60.0, what="an answer")
+
+
+def test_where_everything_is_given_up_the_run_ends() -> None:
+    fleet = PendingFleet(random.Random(0), poison={*range(100)})
+    pool, faults = make_pool(fleet, 1, max_losses=2)
+    publish(pool, fleet, 0)
+    message = (
+        r"^3 in a row were given up, with nothing finished in between; job \d+ was lost 3 times with its actor, the "
+    )
+    with pytest.raises(RunError, match=message):
+        collect(pool, [submit(pool, fleet, number) for number in range(100)])
+    assert len([fault for fault in faults if fault.who.startswith("job")]) == 2
+
+
+def test_an_actor_that_is_lost_too_often_says_what_it_was_at() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, _ = make_pool(fleet, 1, max_losses=1)
+    publish(pool, fleet, 0)
+    for number in range(3):
+        submit(pool, fleet, number)
+    # of losses without work
+    pool._seats[0].num_losses = 1
+    message = "last: rollout-0 died: so; it was at job 0, job 1, job 2"
+    with pytest.raises(RunError, match=f"{message}$"):
+        pool._replace(pool._seats[0], ActorLost("rollout-0 died: so"))
 
 
 def test_an_actor_that_is_placed_on_nodes_that_are_gone_is_not_lost_again() -> None:
@@ -320,6 +418,48 @@ def test_an_actor_that_finds_no_place_again_holds_up_neither_a_start_nor_a_publi
     publish(pool, fleet, 1)
     assert collect(pool, [job]) == [(0,)]
     pool.wait_started()
+
+
+def test_an_actor_that_finds_no_place_after_a_loss_that_was_its_works_holds_up_nobody() -> None:
+    fleet = PendingFleet(random.Random(0), poison={0})
+    pool, faults = make_pool(fleet, 3, max_losses=1, start_timeout_s=0.05)
+    publish(pool, fleet, 0)
+    first = {seat.member for seat in pool._seats}
+    fleet.is_silent = lambda call: call.member not in first
+    # two of the three actors are lost over it, and then have no place
+    assert collect(pool, [submit(pool, fleet, 0)]) == [("given up", 0)]
+    deadline = time.monotonic() + 30.0
+    while [fault.done for fault in faults].count("the others go on") < 2:
+        assert time.monotonic() < deadline
+        pool._advance(is_interruptible=False)
+    assert collect(pool, [submit(pool, fleet, 1)]) == [(1,)]
+
+
+def test_an_actor_that_came_late_must_take_up_weights_in_time() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 2, start_timeout_s=0.05)
+    publish(pool, fleet, 0)
+    name = pool._seats[0].name
+    pool._replace(pool._seats[0], ActorLost(f"{name} died: its node is gone"))
+    late = pool._seats[0].member
+    fleet.is_silent = lambda call: call.member is late
+    while len(faults) < 2:
+        pool._advance(is_interruptible=False)
+    assert faults[1].done == "the others go on"
+    # there is room for it, but not for weights
+    fleet.is_silent = lambda call: call.member is late and call.method == "set_weights"
+    deadline = time.monotonic() + 30.0
+    while len(faults) < 3:
+        assert time.monotonic() < deadline
+        pool._advance(is_interruptible=False)
+    assert (faults[2].who, faults[2].what) == (name, "did not take up weights in time")
+
+
+def test_a_start_that_is_overdue_because_ray_is_gone_is_rays_loss() -> None:
+    fleet = PendingFleet(random.Random(0), is_silent=lambda call: True)
+    fleet.is_ray_gone = True
+    with pytest.raises(RayLost):
+        make_pool(fleet, 1, start_timeout_s=0.0)
 
 
 def test_an_actor_that_does_not_leave_off_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

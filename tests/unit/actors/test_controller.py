@@ -81,7 +81,7 @@ def test_an_evaluation_tells_how_far_it_is(tmp_path: Path) -> None:
         size = 2
         latest_stats = RolloutStats(num_held_out=7)
 
-        def submit(self, method: str, request: EvaluationRequest) -> EvaluationRequest:
+        def submit(self, method: str, request: EvaluationRequest, *, what: str) -> EvaluationRequest:
             return request
 
         def wait_all(self, jobs: list[EvaluationRequest], meanwhile: Callable[[], None], **_: Any) -> list[Any]:
