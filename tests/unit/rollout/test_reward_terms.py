@@ -4,6 +4,7 @@ Values that come from a model are in `test_judge.py`.
 """
 
 import asyncio
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from rollout_cases import VERSION, FakeEnvironments, make_reply, make_sampling, run
 
+from segue.conf.load import load_config
 from segue.conf.reward_term import RewardTermSpec
 from segue.conf.schema import RolloutConfig, SegueConfig
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
@@ -318,7 +320,7 @@ def build(config: SegueConfig) -> RewardPanel | None:
 
 def test_functions_and_classes_of_the_launch_folder_are_terms(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "some_terms.py").write_text(USERS)
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     panel = build(config_of(tmp_path, "some_terms:brevity", max_tokens=9))
     assert panel is not None
     values = [play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel).outcome_terms for _ in range(2)]
@@ -345,18 +347,34 @@ def test_a_term_that_cannot_be_is_known_before_anything_starts(
     tmp_path: Path, monkeypatch: Any, term: str, kwargs: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "more_terms.py").write_text(USERS)
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(EnvironmentSetupError, match=message):
         check_terms(config_of(tmp_path, term, **kwargs), CHAT)
 
 
 def test_a_class_that_cannot_be_built_says_so(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "fussy_terms.py").write_text(USERS)
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(
         EnvironmentSetupError, match=r"mine.term=fussy_terms:Fussy cannot be built: RuntimeError: no key"
     ):
         build(config_of(tmp_path, "fussy_terms:Fussy"))
+
+
+def test_the_documented_term_is_found_and_rates(tmp_path: Path, monkeypatch: Any) -> None:
+    # text, a block, text, a block, …: the term and then the command
+    _, code, _, command, *_ = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text().split("```")
+    (tmp_path / "my_terms.py").write_text(code.removeprefix("python\n"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    config = load_config(command.split()[2:], launch_folder=tmp_path)
+    panel = build(config)
+    assert panel is not None
+    # 40 tokens at most: a turn of 30 characters and its end is longer
+    values = [
+        play(PolicyEngine([turn(response=response)]), FakeEnvironments(), panel).outcome_terms
+        for response in ("x", "x" * 30)
+    ]
+    assert values == [{"brevity": 0.1}, {"brevity": 0.0}]
 
 
 def test_a_spec_has_the_schemas_defaults() -> None:
