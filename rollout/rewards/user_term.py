@@ -25,10 +25,17 @@ class UserTerm:
     async def __call__(self, episode: FinishedEpisode) -> Any:
         """See `RewardTerm`."""
         with boundary(f"reward term {self._name}", InfrastructureFailure):
-            if self._is_async:
-                return await self._term(episode)
-            value = await _run_in_thread(partial(self._term, episode))
-            return await value if inspect.isawaitable(value) else value
+            try:
+                if self._is_async:
+                    return await self._term(episode)
+                value = await _run_in_thread(partial(self._term, episode))
+                return await value if inspect.isawaitable(value) else value
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # nobody called it off: it would pass for the end of the whole group
+                raise InfrastructureFailure(f"reward term {self._name} cancelled itself") from error
 
 
 def find_user_term(spec: RewardTermSpec, folder: str | None) -> Callable[..., Any]:

@@ -236,6 +236,19 @@ def test_a_term_that_is_late_is_infrastructure_whether_it_can_be_called_off_or_n
     assert cancelled == [True]
 
 
+def test_a_term_that_cancels_itself_ends_nothing_else() -> None:
+    async def cancels(_: FinishedEpisode) -> float:
+        raise asyncio.CancelledError
+
+    def also(_: FinishedEpisode) -> float:
+        raise asyncio.CancelledError
+
+    for term in (cancels, also):
+        trajectory = play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel_of(it=term), max_attempts=1)
+        assert trajectory.outcome is Outcome.infrastructure_error
+        assert trajectory.info["cause"] == "reward term it cancelled itself"
+
+
 def test_a_failure_calls_the_other_terms_off() -> None:
     ended: list[str] = []
 
