@@ -21,6 +21,7 @@ OF_A_LAUNCH = {
     "learner/tokens/per_s": TIMES,
     "rollout/prefill/tokens_per_s": TIMES,
     "rollout/decode/tokens_per_s": TIMES,
+    "reward/term/wall_s": TIMES,
     "eval/wall/s": TIMES,
     "usage/cpu/s": MACHINE,
     "usage/memory/bytes": MACHINE,
@@ -35,6 +36,9 @@ OF_A_LAUNCH = {
     "env/calls/expired": LAUNCH,
     "env/workers/died": LAUNCH,
     "env/workers/replaced": LAUNCH,
+    "reward/terms/computed": LAUNCH,
+    "reward/terms/failed": LAUNCH,
+    "reward/terms/expired": LAUNCH,
 }
 """Metrics that tell of a launch rather than of what was learnt, and why; all others must be equal."""
 
