@@ -11,7 +11,7 @@ from rich.console import Console
 from segue.actors.checkpoint_store import CheckpointStore, checkpoint_fault
 from segue.actors.console import ConsoleView, before_and_after, duration
 from segue.actors.controller import Controller
-from segue.actors.errors import ActorLost, Interrupted, RayLost, RunError, Silent
+from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RayLost, RunError, Silent
 from segue.actors.faults import Fault, FaultLog
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage
@@ -163,13 +163,15 @@ def _launch(
 
 def _start_learner(learners: LearnerRanks, model: Path | None, faults: FaultLog, *, max_losses: int) -> None:
     """Start the learner, and again where a rank died; one that does not come in time may have no place."""
-    for num_losses in range(1, max_losses + 2):
+    num_losses = 0
+    while True:
         try:
             learners.start(model)
             return
         except Silent:
             raise
         except ActorLost as loss:
+            num_losses += not isinstance(loss, NeverBegan)
             if num_losses > max_losses:
                 what = f"the learner was lost {num_losses} times in a row as it started; last: {loss}"
                 raise RunError(what) from loss

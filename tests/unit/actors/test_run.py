@@ -27,6 +27,13 @@ def test_a_learner_that_dies_as_it_starts_is_started_again(tmp_path: Path, num_d
     assert said == ["learner: learner-0 died: as told, as it started; all ranks start anew"] * 2
 
 
+def test_a_learner_that_is_sent_to_nodes_that_are_gone_as_it_starts_is_not_lost(tmp_path: Path) -> None:
+    fleet = FakeFleet(tmp_path, random.Random(0), 0, misplaced_starts=6)
+    said: list[str] = []
+    _start_learner(LearnerRanks(fleet, SegueConfig()), None, FaultLog(said.append), max_losses=0)  # type: ignore[arg-type]
+    assert len(said) >= 1 and fleet.misplaced_starts == 0
+
+
 def test_a_summary_that_cannot_be_written_hides_no_error_and_is_one_where_there_was_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "summary.json"
