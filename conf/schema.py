@@ -428,7 +428,8 @@ class ClusterConfig:
     answer_timeout_s: float = 120.0
     """A rollout actor that gives no sign of life for so many seconds is replaced."""
     max_losses: int = 3
-    """Times in a row that an actor, the learner or Ray may be lost with nothing done in between; more end the run."""
+    """Times in a row that an actor, the learner or Ray may be lost with nothing done in between; more end the run. More
+    losses over one task end that task."""
     rollout_resources: dict[str, Any] = field(default_factory=dict)
     """Ray resources of each rollout actor beside its CPUs: `GPU`, or a name that the cluster gives its nodes."""
     learner_resources: dict[str, Any] = field(default_factory=dict)
