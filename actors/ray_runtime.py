@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,15 +99,28 @@ def explain_no_place(demand: dict[str, float]) -> str | None:
         demand: what the actor, which has no process yet, asks one node for, by Ray's names.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(kind, 0) >= amount for kind, amount in demand.items()) for node in nodes):
-        return f"no node of the cluster has {_listed(demand)}"
-    free = ray.available_resources()
-    lacking = {kind: amount for kind, amount in demand.items() if free.get(kind, 0) < amount}
-    return f"the cluster has no {_listed(lacking)} free; `ray status` shows more" if lacking else None
+    return describe_lack(demand, nodes, list(state.available_resources_per_node().values()))
 
 
-def _listed(amounts: dict[str, float]) -> str:
-    return ", ".join(f"{kind} {amount:g}" for kind, amount in amounts.items())
+def describe_lack(
+    demand: dict[str, float], nodes: Sequence[Mapping[str, float]], free: Sequence[Mapping[str, float]]
+) -> str | None:
+    """Why no node has room for a demand; None where one has.
+
+    Args:
+        nodes: what each node has.
+        free: what of it nobody has taken, in any order.
+    Example:
+        "no node of the cluster has CPU 1, GPU 2 free; `ray status` shows more", where two nodes have a GPU free each
+    """
+
+    def has_room(node: Mapping[str, float]) -> bool:
+        return all(node.get(kind, 0) >= amount for kind, amount in demand.items())
+
+    listed = ", ".join(f"{kind} {amount:g}" for kind, amount in demand.items())
+    if not any(map(has_room, nodes)):
+        return f"no node of the cluster has {listed}"
+    return None if any(map(has_room, free)) else f"no node of the cluster has {listed} free; `ray status` shows more"
 
 
 def _check_address(address: str) -> None:

@@ -271,7 +271,7 @@ def test_an_actor_that_has_its_place_is_not_told_to_lack_it(cluster: None, tmp_p
     # Ray tells with a delay what is free
     while not (absence := fleet.explain_absence([taker, other])):
         assert time.monotonic() < deadline
-    assert absence == "; the cluster has no CPU 2 free; `ray status` shows more"
+    assert absence == "; no node of the cluster has CPU 2 free; `ray status` shows more"
     assert fleet.explain_absence([taker]) == ""
     more = fleet._join("more", ray.remote(Sleeper).options(num_cpus=3).remote(), {"CPU": 3})
     assert fleet.explain_absence([more]) == "; no node of the cluster has CPU 3"
