@@ -12,6 +12,7 @@ from torch.distributed import TCPStore
 from segue.actors.loopback import keep_collectives_at
 from segue.actors.recorder import Values
 from segue.actors.shared_folder import FolderMark
+from segue.actors.user_loss import import_user_loss
 from segue.actors.weight_channel import WeightTicket, put_weights
 from segue.conf.schema import SegueConfig
 from segue.rollout.stored_group import StoredGroup
@@ -64,6 +65,7 @@ class LearnerActor:
         # DeepSpeed loads here, so that the controller, which names this class, goes without it
         from segue.learner.learner import Learner
 
+        import_user_loss(self._config)
         torch.set_num_threads(self._config.cluster.threads)
         keep_collectives_at(ray.util.get_node_ip_address())
         # the store is open already: no rank starts one

@@ -18,6 +18,7 @@ FREE_FORM = (
     "env.eval_options",
     "env.variants",
     "rollout.reward_terms",
+    "learner.loss.custom.kwargs",
     "cluster.rollout_resources",
     "cluster.learner_resources",
 )

@@ -5,6 +5,7 @@ the overrides over the schema; nothing of Hydra leaves this file: what it return
 `segue.conf.rules`, with paths made absolute against the launch folder.
 """
 
+import functools
 import itertools
 import shlex
 from collections.abc import Sequence
@@ -210,12 +211,12 @@ def _require_sections(section: Any, schema: Any, prefix: str) -> None:
 
 
 def _set_dictionary(config: SegueConfig, override: Override) -> None:
-    section, _, name = override.key_or_group.partition(".")
+    sections, _, name = override.key_or_group.rpartition(".")
     value = override.value()
     if not isinstance(value, dict):
         raise ConfigError(f"{override.key_or_group} must be a dictionary, got {override.get_value_string()}")
     _require_names(override.key_or_group, value)
-    setattr(getattr(config, section), name, value)
+    setattr(functools.reduce(getattr, sections.split("."), config), name, value)
 
 
 def _require_names(path: str, value: Any) -> None:

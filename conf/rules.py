@@ -6,7 +6,7 @@ and, where there is one, the remedy. `check_rules` runs them all, before anythin
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -189,6 +189,15 @@ def losses_in_range(config: SegueConfig) -> None:
     _require(cispo.ratio_high >= 1, f"{section}.cispo.ratio_high", "at least 1", cispo.ratio_high)
     truncated = loss.reinforce.ratio_high
     _require(truncated >= 1, f"{section}.reinforce.ratio_high", "at least 1", truncated)
+
+
+def custom_loss_is_named(config: SegueConfig) -> None:
+    """A loss of the user's own is a function of a module."""
+    loss = config.learner.loss
+    module, _, name = (loss.custom.function or "").partition(":")
+    holds = all(part.isidentifier() for part in (*module.split("."), name))
+    rule = "my_module:my_loss while learner.loss.kind is custom"
+    _require(holds or loss.kind is not LossKind.custom, "learner.loss.custom.function", rule, loss.custom.function)
 
 
 def advantages_in_range(config: SegueConfig) -> None:
@@ -396,6 +405,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     resources_in_range,
     optimizers_in_range,
     losses_in_range,
+    custom_loss_is_named,
     advantages_in_range,
     critic_clip_fits_uses,
     advantage_fits_loss,
@@ -466,7 +476,8 @@ def _get(config: SegueConfig, path: str) -> float:
 
 
 def _default(section: type, name: str) -> object:
-    return next(field.default for field in fields(section) if field.name == name)
+    (field,) = (field for field in fields(section) if field.name == name)
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _require(holds: bool, path: str, rule: str, value: object, remedy: str = "") -> None:

@@ -51,6 +51,7 @@ class LossKind(Enum):
     cispo = "cispo"
     gspo = "gspo"
     reinforce = "reinforce"
+    custom = "custom"
 
 
 class NormalisationKind(Enum):
@@ -249,16 +250,28 @@ class ReinforceConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class CustomLossConfig:
+    """A loss of the user's own."""
+
+    function: str | None = None
+    """`my_module:my_loss`, of a module that is installed or in `env.import_folder`; see `learner/user_loss.py`."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Its keyword arguments."""
+
+
+@dataclass(kw_only=True, slots=True)
 class LossConfig:
     """The policy's loss, and the weights of its tokens."""
 
     kind: LossKind = LossKind.masked_ratio
-    """K2.5's masked ratio, PPO's clip (GRPO, DAPO), CISPO, GSPO, or REINFORCE with truncated importance weights."""
+    """K2.5's masked ratio, PPO's clip (GRPO, DAPO), CISPO, GSPO, REINFORCE with truncated importance weights, or one
+    of your own."""
     masked_ratio: MaskedRatioConfig = field(default_factory=MaskedRatioConfig)
     ppo_clip: PpoClipConfig = field(default_factory=PpoClipConfig)
     cispo: CispoConfig = field(default_factory=CispoConfig)
     gspo: GspoConfig = field(default_factory=GspoConfig)
     reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
+    custom: CustomLossConfig = field(default_factory=CustomLossConfig)
     normalisation: NormalisationKind = NormalisationKind.token_mean
     """Denominator of the loss: all trained tokens of the step, each sequence's own, or a constant."""
     constant_tokens: int = 4096

@@ -22,6 +22,7 @@ from segue.learner.loss import (
 )
 from segue.learner.selection import Freshness, Selection
 from segue.learner.sweeps import LossFunction, TrajectoryArrays
+from segue.learner.user_loss import TrainedTokens, user_loss
 from segue.rollout.stored_group import StoredGroup
 
 
@@ -119,3 +120,13 @@ def policy_loss(batch: PolicyBatch, config: LossConfig, logprob: Tensor, numbers
             )
         case LossKind.reinforce:
             return weighted_logprob_loss(*arrays, ratio_low=0.0, ratio_high=config.reinforce.ratio_high)
+        case LossKind.custom:
+            logprob, behaviour, advantage, weight = arrays
+            tokens = TrainedTokens(
+                policy_logprob_J=logprob,
+                behaviour_logprob_J=behaviour,
+                advantage_J=advantage,
+                weight_J=weight,
+                trajectory_J=batch.trajectory[numbers],
+            )
+            return user_loss(tokens, config.custom)

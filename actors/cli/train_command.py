@@ -28,7 +28,9 @@ def main(argv: list[str]) -> int:
         from segue.actors.phase import PhaseKind
         from segue.actors.preflight import check_memory
         from segue.actors.run import run
+        from segue.actors.user_loss import check_loss
 
         check_memory(config, num_rollout=config.cluster.rollout_actors, num_learners=config.cluster.learner_ranks)
+        check_loss(config)
         run(config, PhaseKind.train, arguments=arguments.overrides, launch_folder=Path.cwd())
     return 0

@@ -33,6 +33,10 @@ CASES = {
         ["learner.loss.masked_ratio.ratio_low=5.0"],
         "learner.loss.masked_ratio.ratio_low must be in (0, 1), got 5.0",
     ),
+    "custom_loss_is_named": (
+        ["learner.loss.kind=custom", "learner.loss.custom.function=my_loss"],
+        "learner.loss.custom.function must be my_module:my_loss while learner.loss.kind is custom, got my_loss",
+    ),
     "advantages_in_range": (
         ["learner.advantage.kind=turn_returns", "learner.advantage.discount=1.5"],
         "learner.advantage.discount must be in [0, 1], got 1.5",
@@ -185,6 +189,7 @@ def test_reuse_is_allowed_with_staleness() -> None:
         ),
         (["run.loggers=[wandb]", "run.mlflow.experiment=a"], "run.mlflow.experiment", "mlflow among run.loggers"),
         (["train.effort.tau_end=0.5"], "train.effort.tau_end", "train.effort.episodes above 0"),
+        (["learner.loss.custom.kwargs.a=1"], "learner.loss.custom.kwargs", "learner.loss.kind=custom"),
         (["learner.loss.cispo.ratio_low=0.5"], "learner.loss.cispo.ratio_low", "learner.loss.kind=cispo"),
         (["learner.loss.gspo.clip_low=0.5"], "learner.loss.gspo.clip_low", "learner.loss.kind=gspo"),
         (["learner.loss.reinforce.ratio_high=3"], "learner.loss.reinforce.ratio_high", "learner.loss.kind=reinforce"),
@@ -264,6 +269,7 @@ def test_losses_keep_their_ranges(override: str, message: str) -> None:
 def test_advantages_of_turns_and_tokens_fit_every_loss_of_tokens(kind: str) -> None:
     for loss in set(LossKind) - {LossKind.gspo}:
         overrides = [f"learner.loss.kind={loss.name}", f"learner.advantage.kind={kind}"]
+        overrides += ["learner.loss.custom.function=a:b"] if loss is LossKind.custom else []
         assert load_config(overrides).learner.loss.kind is loss
     with pytest.raises(ConfigError, match=f"while learner.loss.kind is gspo, .*, got {kind}$"):
         load_config(["algorithm=gspo", f"learner.advantage.kind={kind}"])
