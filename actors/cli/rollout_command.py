@@ -3,11 +3,15 @@
 from segue.actors.cli.command_line import compose, make_parser
 from segue.conf.errors import ConfigError
 
-ABOUT = "Play episodes and print them, turn by turn, with a trained model or the environment's demonstrator."
+ABOUT = (
+    "Play held-out episodes and print them, turn by turn, with a trained model or the environment's demonstrator: what "
+    "was asked, said, called and brought back, what each turn earned, and how it ended."
+)
 EXAMPLES = (
     "--episodes 3",
     "--greedy run.dir=runs/2026-01-31_12-00-00_train",
     "--demonstrator pretrain.skill=expert env.kwargs.level=3",
+    "--raw run.init_from=my_model",
 )
 
 
@@ -17,6 +21,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
     parser.add_argument("--greedy", action="store_true", help="take the likeliest tokens")
     parser.add_argument("--demonstrator", action="store_true", help="let pretrain.skill play instead of the model")
+    parser.add_argument("--raw", action="store_true", help="print token streams as they are, structure as marks")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
@@ -28,6 +33,10 @@ def main(argv: list[str]) -> int:
 
         check_memory(config, num_rollout=1, num_learners=0)
         play_and_print(
-            config, num_episodes=arguments.episodes, greedy=arguments.greedy, demonstrator=arguments.demonstrator
+            config,
+            num_episodes=arguments.episodes,
+            greedy=arguments.greedy,
+            demonstrator=arguments.demonstrator,
+            is_raw=arguments.raw,
         )
     return 0

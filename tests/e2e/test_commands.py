@@ -85,11 +85,12 @@ def test_eval_plays_every_mode_of_a_finished_run(run_folder: Path, tmp_path: Pat
 
 def test_rollout_prints_what_was_read_said_and_earned(run_folder: Path, tmp_path: Path) -> None:
     text = segue(tmp_path, "rollout", f"run.dir={run_folder}", "--demonstrator", "pretrain.skill=expert")
-    assert '<message role="user">' in text and '<call tool="query" index="1">' in text
+    assert re.search(r'^  user  .*\n(?:.*\n)*turn 1\n  calls     query\(sql="', text, re.MULTILINE)
     # the flawless expert: a query, then the answer, rewarded in full
-    assert re.search(r"^success, \d+ tokens, reward 1\.20 \(turn 1 process \+0\.10; ", text, re.MULTILINE)
-    text = segue(tmp_path, "rollout", f"run.dir={run_folder}", "--episodes", "2")
-    assert len(re.findall(r"task rollout-\d+, seed \d+", text)) == 2
+    assert re.search(r"^success, 2 turns, \d+ tokens, reward 1\.20 \(process \+0\.10, ", text, re.MULTILINE)
+    text = segue(tmp_path, "rollout", f"run.dir={run_folder}", "--episodes", "2", "--raw")
+    assert len(re.findall(r"^task rollout-\d+, seed \d+ .*\n<message role=", text, re.MULTILINE)) == 2
+    assert re.search(r"^[012] of 2 succeeded, mean reward ", text, re.MULTILINE)
 
 
 def test_multirun_runs_every_combination_and_reports_failure(tmp_path: Path) -> None:
