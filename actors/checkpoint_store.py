@@ -23,7 +23,7 @@ from segue.actors.faults import Fault
 from segue.actors.replacement import replace_folder
 from segue.actors.run_folder import write_json
 from segue.conf.errors import ConfigError
-from segue.conf.keys import flatten
+from segue.conf.flatten import flatten
 from segue.conf.load import STORED_NAME, load_stored_config
 
 CONTROLLER_NAME = "controller.json"

@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 
 from segue.actors.recorder import Progress, Values
 from segue.actors.run_folder import write_json
-from segue.conf.keys import flatten
+from segue.conf.flatten import flatten
 from segue.conf.schema import SegueConfig
 from segue.conf.secret import mask_values
 

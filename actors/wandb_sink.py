@@ -12,7 +12,7 @@ import wandb
 
 from segue.actors.recorder import Progress, Values
 from segue.actors.run_folder import write_atomic
-from segue.conf.keys import flatten
+from segue.conf.flatten import flatten
 from segue.conf.schema import SegueConfig, WandbMode
 from segue.conf.secret import mask_values
 

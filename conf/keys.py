@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, cast
 
-from omegaconf import OmegaConf
-
 from segue.conf.schema import SegueConfig
 
 # dictionaries whose keys are the user's
@@ -34,10 +32,12 @@ def is_free_form(key: str) -> bool:
     return any(key == name or key.startswith(name + ".") for name in FREE_FORM)
 
 
-def flatten(config: SegueConfig) -> dict[str, Any]:
-    """Dotted key to plain value (enums by name), for every leaf of a configuration."""
-    container = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
-    return dict(_leaves("", container))
+def leaf_type(key: str) -> object | None:
+    """The type of a known key's value; None where it is a section, or unknown."""
+    hint: Any = SegueConfig
+    for part in key.split("."):
+        hint = typing.get_type_hints(hint).get(part) if dataclasses.is_dataclass(hint) else None
+    return None if dataclasses.is_dataclass(hint) else hint
 
 
 def describe_type(key: str) -> str:
@@ -83,11 +83,3 @@ def _describe(hint: Any) -> str:
     if typing.get_origin(hint) is list:
         return f"a list, each {_describe(arguments[0])}"
     return "a dictionary" if typing.get_origin(hint) is dict else "a value"
-
-
-def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{prefix}.{key}" if prefix else str(key), inner)
-    else:
-        yield prefix, value

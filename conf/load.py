@@ -26,11 +26,12 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from segue.conf.errors import ConfigError
+from segue.conf.flatten import flatten
+from segue.conf.groups import GROUPS, group_options
 from segue.conf.judge import resolve_judge
 from segue.conf.keys import (
     FREE_FORM,
     describe_type,
-    flatten,
     is_free_form,
     known_keys,
     nearest_word,
@@ -42,7 +43,6 @@ from segue.conf.rules import check_rules
 from segue.conf.schema import EnvConfig, SegueConfig
 from segue.conf.secret import MASK, mask_override, names_secret
 
-GROUPS = ("model", "env", "algorithm", "experiment")
 STORED_NAME = "config.yaml"
 _STORED_HEADER = "defaults:\n- base_config\n"
 SHIPPED_WARM_START = "warm_start"
@@ -159,12 +159,6 @@ def is_file(key: str, path: Path) -> bool:
 def config_to_yaml(config: SegueConfig) -> str:
     """The resolved configuration as YAML that composes to itself over the schema."""
     return f"{_STORED_HEADER}- _self_\n\n" + OmegaConf.to_yaml(OmegaConf.structured(config))
-
-
-def group_options(group: str) -> list[str]:
-    """Names that `<group>=` takes."""
-    folder = files("segue.conf") / group
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def _compose_shipped(command: str, overrides: list[Override]) -> SegueConfig:

@@ -1,5 +1,6 @@
 """`segue check-env`."""
 
+import argparse
 import asyncio
 from collections.abc import Iterable
 
@@ -7,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from segue.actors.cli.command_line import compose, make_parser
+from segue.actors.cli.parser import make_parser
 from segue.actors.terminal import visible
 from segue.conf.errors import ConfigError
 from segue.envs.check_report import Finding, Verdict
@@ -23,13 +24,21 @@ _STYLES = {Verdict.passed: "green", Verdict.note: "yellow", Verdict.failed: "bol
 EXIT_FAILED = 2
 
 
-def main(argv: list[str]) -> int:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = make_parser("check-env", ABOUT, EXAMPLES)
     parser.usage = "segue check-env [options] [id] [key=value ...]"
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds to play, at least 2 (3)")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="calls of an episode at most (200)")
-    arguments = parser.parse_intermixed_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    arguments = build_parser().parse_intermixed_args(argv)
+    # Hydra loads here and not for --help
+    from segue.actors.cli.command_line import compose
+
     for name, least in (("seeds", 2), ("steps", 1)):
         if getattr(arguments, name) < least:
             raise ConfigError(f"--{name} must be at least {least}, got {getattr(arguments, name)}")

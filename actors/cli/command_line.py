@@ -1,4 +1,4 @@
-"""What the commands that take a configuration share: options, help, `--cfg`, `--multirun`."""
+"""What the commands that take a configuration do with it: `--cfg`, `--multirun`."""
 
 import argparse
 import sys
@@ -11,10 +11,8 @@ from segue.actors.loopback import keep_ray_on_loopback
 from segue.actors.ray_files import keep_ray_files_private
 from segue.conf.errors import ConfigError
 from segue.conf.load import (
-    GROUPS,
     RESUMING_COMMANDS,
     config_to_yaml,
-    group_options,
     job_overrides,
     load_config,
     load_stored_config,
@@ -24,30 +22,6 @@ from segue.conf.secret import mask_override
 
 # commands that start no actors
 _WITHOUT_RAY = ("describe", "check-env")
-
-
-def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
-    """A parser with the options that every command has, and its examples in the help."""
-    lines = ["groups:", *(f"  {group}={'|'.join(group_options(group)) or '…'}" for group in GROUPS)]
-    lines += ["", "examples:", *(f"  segue {command} {example}".rstrip() for example in examples)]
-    lines += ["", "Every key stands in docs/config.md; `--cfg job` prints the configuration that would run."]
-    parser = argparse.ArgumentParser(
-        prog=f"segue {command}",
-        description=about,
-        epilog="\n".join(lines),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="values that differ from the defaults")
-    parser.add_argument("--debug", action="store_true", help="show where an error came from")
-    parser.add_argument("--cfg", choices=["job"], help="print the configuration and do nothing")
-    return parser
-
-
-def add_multirun(parser: argparse.ArgumentParser) -> None:
-    """The option of commands that can run once for each combination of values."""
-    parser.add_argument(
-        "-m", "--multirun", action="store_true", help="run every combination of key=a,b one after another"
-    )
 
 
 def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:

@@ -1,22 +1,31 @@
 """`segue describe`."""
 
+import argparse
 import json
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from segue.actors.cli.command_line import compose, make_parser
+from segue.actors.cli.parser import make_parser
 
 ABOUT = "Count a model's parameters, memory and operations, without building its weights."
 EXAMPLES = ("model=k3", "model=mini --json")
 
 
-def main(argv: list[str]) -> int:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = make_parser("describe", ABOUT, EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_intermixed_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    arguments = build_parser().parse_intermixed_args(argv)
+    # Hydra loads here and not for --help
+    from segue.actors.cli.command_line import compose
+
     config = compose("describe", arguments)
     if config is None:
         return 0

@@ -1,8 +1,9 @@
 """`segue eval`."""
 
+import argparse
 from pathlib import Path
 
-from segue.actors.cli.command_line import add_multirun, compose, make_parser, run_jobs
+from segue.actors.cli.parser import add_multirun, make_parser
 
 ABOUT = "Play held-out tasks with a trained model: run.dir names a finished run, or run.init_from an exported model."
 EXAMPLES = (
@@ -12,11 +13,19 @@ EXAMPLES = (
 )
 
 
-def main(argv: list[str]) -> int:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = make_parser("eval", ABOUT, EXAMPLES)
     add_multirun(parser)
-    arguments = parser.parse_intermixed_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    arguments = build_parser().parse_intermixed_args(argv)
+    # Hydra loads here and not for --help
+    from segue.actors.cli.command_line import compose, run_jobs
+
     if arguments.multirun:
         return run_jobs("eval", arguments.overrides)
     config = compose("eval", arguments)

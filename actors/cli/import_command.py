@@ -10,15 +10,20 @@ EPILOG = """examples:
   segue import downloads/some_model my_model"""
 
 
-def main(argv: list[str]) -> int:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(
         prog="segue import", description=ABOUT, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("source", type=Path, help="folder with config.json and safetensors files")
     parser.add_argument("target", type=Path, help="folder to write; must not exist")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    arguments = build_parser().parse_args(argv)
     # the tensor library loads here and not for --help
     from segue.model.checkpoint import export_checkpoint, import_checkpoint
 

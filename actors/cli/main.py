@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs: each has a module of its own.
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -23,6 +24,7 @@ COMMANDS = {
     "check-env": "hold an environment against the contract",
     "export": "write a run's model as other implementations read it",
     "import": "read a model that another implementation wrote",
+    "completion": "make bash, zsh or fish complete all this",
 }
 
 EXIT_USER_ERROR = 2
@@ -35,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 2 for what the user can mend, 130 after Ctrl-C.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        # loads for the shell alone, and does not come back
+        from segue.actors.cli.completion import answer
+
+        answer(COMMANDS)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())

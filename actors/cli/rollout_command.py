@@ -1,6 +1,8 @@
 """`segue rollout`."""
 
-from segue.actors.cli.command_line import compose, make_parser
+import argparse
+
+from segue.actors.cli.parser import make_parser
 from segue.conf.errors import ConfigError
 
 ABOUT = (
@@ -15,14 +17,22 @@ EXAMPLES = (
 )
 
 
-def main(argv: list[str]) -> int:
-    """Run the command."""
+def build_parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = make_parser("rollout", ABOUT, EXAMPLES)
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
     parser.add_argument("--greedy", action="store_true", help="take the likeliest tokens")
     parser.add_argument("--demonstrator", action="store_true", help="let pretrain.skill play instead of the model")
     parser.add_argument("--raw", action="store_true", help="print token streams as they are, structure as marks")
-    arguments = parser.parse_intermixed_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Run the command."""
+    arguments = build_parser().parse_intermixed_args(argv)
+    # Hydra loads here and not for --help
+    from segue.actors.cli.command_line import compose
+
     if arguments.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
     config = compose("rollout", arguments)

@@ -34,6 +34,7 @@ DOORS = {
     "websockets": ("envs/adapters/openenv_session.py",),
     "reasoning_gym": ("envs/adapters/reasoning.py",),
     "verifiers": ("envs/adapters/verifiers_taskset.py",),
+    "argcomplete": ("actors/cli/completion.py",),
     "wandb": ("actors/wandb_sink.py",),
     "mlflow": ("actors/mlflow_sink.py",),
     "torch": ("kernels/", "model/", "rollout/", "learner/", "actors/"),

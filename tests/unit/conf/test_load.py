@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from segue.conf.errors import ConfigError
-from segue.conf.keys import flatten, known_keys
+from segue.conf.flatten import flatten
+from segue.conf.keys import known_keys
 from segue.conf.load import GROUPS, config_to_yaml, group_options, job_overrides, load_config
 from segue.conf.model_config import HiddenAct
 from segue.conf.schema import AdvantageKind, LossKind, NormalisationKind, OnExceed, SegueConfig

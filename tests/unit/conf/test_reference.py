@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from segue.conf.keys import flatten
+from segue.conf.flatten import flatten
 from segue.conf.reference import key_table
 from segue.conf.schema import SegueConfig
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from segue.conf.errors import ConfigError
-from segue.conf.keys import describe_type, flatten
+from segue.conf.flatten import flatten
+from segue.conf.keys import describe_type
 from segue.conf.load import load_config
 from segue.conf.rules import RULES, check_rules
 from segue.conf.schema import LossKind, SegueConfig

@@ -1,0 +1,29 @@
+"""The options and the help that commands share. Light, as every module that a completion or `--help` loads."""
+
+import argparse
+
+from segue.conf.groups import GROUPS, group_options
+
+
+def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
+    """A parser with the options that every command has, and its examples in the help."""
+    lines = ["groups:", *(f"  {group}={'|'.join(group_options(group)) or '…'}" for group in GROUPS)]
+    lines += ["", "examples:", *(f"  segue {command} {example}".rstrip() for example in examples)]
+    lines += ["", "Every key stands in docs/config.md; `--cfg job` prints the configuration that would run."]
+    parser = argparse.ArgumentParser(
+        prog=f"segue {command}",
+        description=about,
+        epilog="\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="values that differ from the defaults")
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    parser.add_argument("--cfg", choices=["job"], help="print the configuration and do nothing")
+    return parser
+
+
+def add_multirun(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that can run once for each combination of values."""
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="run every combination of key=a,b one after another"
+    )
