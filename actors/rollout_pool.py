@@ -343,7 +343,8 @@ class RolloutPool:
         jobs = [job for job in seat.jobs.values() if job not in self._called_off]
         found = {job: result for job in jobs if (result := job.find_done()) is not None}
         again = [job for job in jobs if job not in found]
-        culprits = again if len(again) == len(seat.jobs) == 1 and self._is_suspect(again[0]) else []
+        # a suspect is alone with its actor
+        culprits = [job for job in again if self._is_suspect(job)]
         for job in again:
             job.num_losses += 1
         if found:
