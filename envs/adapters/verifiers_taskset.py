@@ -1,9 +1,10 @@
-"""Tasks of `verifiers` tasksets as an environment: one prompt, one `answer`, the task's own rewards.
+"""Tasks of `verifiers` tasksets as an environment: a prompt, the task's tools, `answer`, the task's own rewards.
 
-    seed -> task of the taskset -> prompt -> answer(text) -> Task.score over a trace of prompt and answer -> rewards
+    seed -> task of the taskset -> prompt -> tool calls -> answer(text) -> Task.score over the trace of it -> rewards
 
-Scored is as `verifiers` scores a finished trace again: without a runtime. What needs one (a container, a set-up, tool
-servers, rewards that look into the runtime) or more than one agent is refused by name when the environment is built.
+Scored is as `verifiers` scores a finished trace again: without a runtime. What needs one (a container, a set-up, tools
+with a state, rewards that look into the runtime) or more than one agent is refused by name when the environment is
+built.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from segue.envs.adapters.extra import needs_extra
+from segue.envs.adapters.verifiers_toolset import LocalToolsets, find_remote_need
 from segue.envs.errors import EnvironmentSetupError, InfrastructureFailure
 from segue.envs.tool import tool
 from segue.envs.tool_env import Task, ToolEnv, ToolResult
@@ -33,7 +35,7 @@ class VerifiersEnv(ToolEnv):
         config: dict[str, Any] | None = None,
         select: dict[str, Any] | None = None,
         success_reward: float = 1.0,
-        score_timeout_s: float = 20.0,
+        timeout_s: float = 20.0,
     ) -> None:
         """Loads the tasks.
 
@@ -42,7 +44,8 @@ class VerifiersEnv(ToolEnv):
             config: of the taskset, as its `TasksetConfig` takes it.
             select: which tasks, as verifiers' `SelectConfig` takes it, such as `{exclude: {idx: ["0:100"]}}`.
             success_reward: least sum of the weighted rewards that counts as success.
-            score_timeout_s: deadline of scoring one answer, in seconds; `env.call_timeout_s` should be longer.
+            timeout_s: deadline of a tool's set-up and of each call of one, and of scoring, in seconds;
+                `env.call_timeout_s` should be longer.
         Raises:
             EnvironmentSetupError: verifiers is not installed, or the tasks need what is not here.
         """
@@ -50,21 +53,43 @@ class VerifiersEnv(ToolEnv):
             import verifiers.v1  # noqa: F401
         self._taskset, self._taskset_config = taskset, json.dumps(config or {}, sort_keys=True)
         self._select = select or {}
-        self._success_reward, self._score_timeout_s = success_reward, score_timeout_s
+        self._success_reward, self._timeout_s = success_reward, timeout_s
+        self._toolsets: LocalToolsets | None = None
         self._find_task(0, {})
 
     def begin(self, seed: int, options: dict[str, Any]) -> Task:
         """Shows the prompt of a seed's task; the option `select` selects from all tasks in the constructor's place."""
+        from verifiers.v1.types import UserMessage
+
         unknown = set(options) - {"select"}
         if unknown:
             raise ValueError(f"options must be select, got {sorted(unknown)}")
+        self.close()
         self._task = self._find_task(seed, options)
         data = self._task.data
+        self._toolsets = LocalToolsets(self._task.toolsets(self._task.config), data, self._timeout_s)
+        self.tools = (*self._toolsets.specs, *type(self).tools)
+        if len({spec.name for spec in self.tools}) < len(self.tools):
+            raise ValueError(f"tools must have different names, got {[spec.name for spec in self.tools]}")
+        self._messages: list[vf.Message] = [UserMessage(content=data.prompt_text)]
         return Task(
             user=data.prompt_text,
             system=data.system_prompt or "",
             info={"task_index": data.idx, "task_name": data.name or data.id or ""},
         )
+
+    def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Runs a tool of the task's, or takes the answer."""
+        from verifiers.v1.types import AssistantMessage, ToolCall, ToolMessage
+
+        if name == "answer":
+            return self.answer(**arguments)
+        assert self._toolsets is not None, "an episode is running"
+        text = self._toolsets.call(name, arguments)
+        call = ToolCall(id=f"call_{len(self._messages)}", name=name, arguments=json.dumps(arguments))
+        self._messages.append(AssistantMessage(tool_calls=[call]))
+        self._messages.append(ToolMessage(tool_call_id=call.id, content=text, name=name))
+        return ToolResult(observation=text)
 
     @tool("Answer; this ends the task.")
     def answer(self, text: str) -> ToolResult:
@@ -74,10 +99,11 @@ class VerifiersEnv(ToolEnv):
             InfrastructureFailure: a model that judges failed.
         """
         from verifiers.v1 import ProviderError
+        from verifiers.v1.types import AssistantMessage
 
-        trace = _make_trace(self._task, text)
+        trace = _make_trace(self._task, [*self._messages, AssistantMessage(content=text)])
         try:
-            asyncio.run(asyncio.wait_for(self._task.score(trace), self._score_timeout_s))
+            asyncio.run(asyncio.wait_for(self._task.score(trace), self._timeout_s))
         except ProviderError as error:
             raise InfrastructureFailure(f"a judge of the taskset {self._taskset} failed: {error}") from error
         terms = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
@@ -89,6 +115,12 @@ class VerifiersEnv(ToolEnv):
             is_success=is_success,
             info={"metrics": {name: value for name, value in trace.metrics.items() if value is not None}},
         )
+
+    def close(self) -> None:
+        """Ends the task's tools; may be called at any time."""
+        if self._toolsets is not None:
+            self._toolsets.close()
+            self._toolsets = None
 
     def _find_task(self, seed: int, options: dict[str, Any]) -> "vf.Task[Any, Any, Any]":
         select = json.dumps(options.get("select", self._select), sort_keys=True)
@@ -112,7 +144,7 @@ def _load_tasks(taskset_id: str, config: str, select: str) -> "list[vf.Task[Any,
         raise EnvironmentSetupError(f"taskset must be for one agent, got {taskset_id}, which has an Env of its own")
     taskset = load_taskset(taskset_config_type(taskset_id).model_validate({**json.loads(config), "id": taskset_id}))
     if taskset.toolsets(taskset.config):
-        raise EnvironmentSetupError(f"taskset must need no tool servers, got {taskset_id}")
+        raise EnvironmentSetupError(f"taskset must share no tools among its tasks, got {taskset_id}")
     view = taskset.select(SelectConfig.model_validate(json.loads(select)))
     if not view.bounded:
         raise EnvironmentSetupError(f"taskset must end, got {taskset_id}; set env.kwargs.select.limit to a count")
@@ -135,8 +167,10 @@ def _find_need(task: "vf.Task[Any, Any, Any]") -> str | None:
         return f"{kind.__name__} needs a container"
     if kind.setup is not vf.Task.setup or kind.finalize is not vf.Task.finalize:
         return f"{kind.__name__} has a set-up in a runtime"
-    if kind.toolsets(task.config):
-        return f"{kind.__name__} needs tool servers"
+    for toolset in kind.toolsets(task.config):
+        need = find_remote_need(toolset)
+        if need is not None:
+            return need
     if not task.data.prompt_text:
         return f"a task of {kind.__name__} has no prompt"
     signals = [*task.hooks("reward"), *task.hooks("metric"), *(judge.score for judge in task.plugged_judges())]
@@ -147,18 +181,19 @@ def _find_need(task: "vf.Task[Any, Any, Any]") -> str | None:
     return None
 
 
-def _make_trace(task: "vf.Task[Any, Any, Any]", text: str) -> "vf.Trace[Any, Any, Any]":
-    """What verifiers would have recorded of one turn."""
+def _make_trace(task: "vf.Task[Any, Any, Any]", messages: "list[vf.Message]") -> "vf.Trace[Any, Any, Any]":
+    """What verifiers would have recorded of an episode."""
     from verifiers import v1 as vf
     from verifiers.v1.state import state_cls
-    from verifiers.v1.types import AssistantMessage, UserMessage
 
-    prompt = vf.MessageNode(message=UserMessage(content=task.data.prompt_text))
-    answer = vf.MessageNode(parent=0, message=AssistantMessage(content=text), sampled=True)
+    nodes = [
+        vf.MessageNode(parent=index - 1 if index else None, message=message, sampled=message.role == "assistant")
+        for index, message in enumerate(messages)
+    ]
     return vf.Trace(
         task=vf.TraceTask(type=type(task).__name__, data=task.data),
         agent=vf.AgentInfo(config=vf.AgentConfig()),
-        nodes=[prompt, answer],
+        nodes=nodes,
         state=state_cls(type(task))(),
     )
 

@@ -47,17 +47,36 @@ class PreparedTask(FailingTask):
         await runtime.write("question.txt", b"?")
 
 
-class Search(vf.Toolset[vf.ToolsetConfig]):
-    """A tool server."""
+class Found(vf.State):
+    """What was found."""
+
+    found: int = 0
+
+
+class Search(vf.Toolset[vf.ToolsetConfig, Found]):
+    """A tool server with a state that it shares with the task."""
 
 
 class ToolTask(FailingTask):
-    """Wants a tool server."""
+    """Wants that server."""
 
     @classmethod
     def toolsets(cls, config: vf.TaskConfig) -> list[vf.Toolset]:
         """One."""
         return [Search(vf.ToolsetConfig())]
+
+
+class FarTask(FailingTask):
+    """Wants a server of another machine."""
+
+    @classmethod
+    def toolsets(cls, config: vf.TaskConfig) -> list[vf.Toolset]:
+        """One."""
+        return [Near(vf.ToolsetConfig(url="http://127.0.0.1:1"))]
+
+
+class Near(vf.Toolset[vf.ToolsetConfig]):
+    """A tool server without a state."""
 
 
 class SilentTask(FailingTask):
@@ -81,6 +100,7 @@ class OddTaskset(vf.Taskset[FailingTask, OddConfig]):
         """The task."""
         kinds = {
             "boxed": BoxedTask,
+            "far": FarTask,
             "looking": LookingTask,
             "prepared": PreparedTask,
             "silent": SilentTask,

@@ -1,5 +1,6 @@
 """The MCP environment held to docs/environments.md's contract, with a server process for each of its episodes."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,3 +23,9 @@ def test_a_servers_tools_keep_the_contract(checked: Callable[[EnvConfig], dict[s
     config = EnvConfig(id="segue.envs.adapters.mcp_tools:McpTools-v0", kwargs=kwargs, import_folder=str(STORE))
     # they have no demonstrator, and arbitrary words find no item whatever the seed
     assert set(checked(config)) <= {"demonstrator", "seeds"}
+
+
+def test_what_an_env_worker_imports_brings_no_torch() -> None:
+    code = "import sys, mcp, websockets.sync.client; print({'torch', 'transformers'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "set()"

@@ -71,7 +71,8 @@ def test_selected_tasks_are_held_out() -> None:
         ("endless", "must end, got odd_taskset; set env.kwargs.select.limit"),
         ("boxed", "BoxedTask needs a container"),
         ("looking", "look of LookingTask looks into a runtime"),
-        ("tools", "ToolTask needs tool servers"),
+        ("tools", "Search shares a state with the task"),
+        ("far", "Near runs elsewhere"),
         ("prepared", "PreparedTask has a set-up in a runtime"),
         ("silent", "a task of SilentTask has no prompt"),
     ],
@@ -88,8 +89,37 @@ def test_no_end_of_tasks_is_cut_by_a_limit_and_no_task_at_all_is_named() -> None
         VerifiersEnv(taskset="sums_taskset", config={"count": 0})
 
 
+def test_a_tasks_tools_run_in_an_episode_and_stand_in_what_is_scored() -> None:
+    env = VerifiersEnv(taskset="stock_taskset", timeout_s=2.0)
+    for seed in (1, 2):
+        assert env.reset(seed=seed)[0] == "how many?"
+        assert [spec.name for spec in env.tools] == ["stock_count", "stock_wait", "answer"]
+        assert env.tools[0].parameters["properties"]["item"] == {"type": "string"}
+        assert env.step(ToolCall(name="stock_count", arguments={"item": "mint"}))[0] == str(seed)
+        observation = env.step(ToolCall(name="stock_count", arguments={"item": "rose"}))[0]
+        assert observation.startswith("error: ") and "rose" in observation
+        # the same number is worth less where it was not looked up
+        assert answer(env, str(seed))[4]["reward_terms"] == {"right": 1.0, "looked": 2.0}
+    env.reset(seed=2)
+    assert answer(env, "2")[4]["reward_terms"] == {"right": 1.0, "looked": 0.0}
+    env.reset(seed=1)
+    with pytest.raises(TimeoutError):
+        env.step(ToolCall(name="stock_wait", arguments={"seconds": 60.0}))
+    env.close()
+    env.close()
+
+
+def test_a_tasks_tools_keep_the_contract(checked: Callable[[EnvConfig], dict[str, Finding]]) -> None:
+    kwargs = {"taskset": "stock_taskset", "config": {"task": {"waits": False}}}
+    assert set(checked(EnvConfig(id=ENV_ID, kwargs=kwargs, import_folder=FOLDER, start_timeout_s=180.0))) <= {
+        "demonstrator",
+        # arbitrary words find no item whatever the seed
+        "seeds",
+    }
+
+
 def test_who_fails_in_scoring_pays_for_it() -> None:
-    env = VerifiersEnv(taskset="odd_taskset", config={"kind": "failing"}, score_timeout_s=0.3)
+    env = VerifiersEnv(taskset="odd_taskset", config={"kind": "failing"}, timeout_s=0.3)
     for text, failure, words in (
         ("raise", Exception, "no such reward"),
         ("judge", InfrastructureFailure, "a judge of the taskset odd_taskset failed: down"),
