@@ -92,6 +92,8 @@ class ConsoleView:
         self._step = step
         if kind == "eval":
             self.say(evaluation_line(step, values))
+        elif kind == "stage":
+            self.say(stage_line(step, values))
         else:
             self._history = [*self._history, values[_SUCCESS] or 0.0][-_HISTORY:]
             if not self._is_live:
@@ -162,6 +164,16 @@ def evaluation_line(step: int, values: Values) -> str:
         if value is not None and (name.endswith("/success") or "/check/" in name)
     ]
     return f"evaluation after step {step}: " + ("  ".join(parts) or "no episode was judged")
+
+
+def stage_line(step: int, values: Values) -> str:
+    """A curriculum's measurement on one line."""
+    loss, short_loss, change = (
+        values[f"curriculum/{name}"] for name in ("loss/nats", "short_loss/nats", "slope/share")
+    )
+    parts = [f"held-out loss {loss:.4f}", f"on the first stage's mix {short_loss:.4f}"]
+    parts += [] if change is None else [f"{change:+.2%} a measurement"]
+    return f"stage {values['curriculum/stage/number']:.0f} after step {step}: " + "  ".join(parts)
 
 
 def before_and_after(rows: Sequence[Row]) -> Table:

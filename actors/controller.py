@@ -30,7 +30,7 @@ takes its place.
 
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,15 @@ from segue.actors.learner_actor import TrainRequest
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage, measure_staleness
 from segue.actors.metrics import When, without_values
-from segue.actors.phase import Phase
+from segue.actors.phase import Phase, PhaseKind
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.recorder import Recorder, Values
 from segue.actors.replacement import replace_folder
 from segue.actors.rollout_pool import Job, RolloutPool
 from segue.actors.rollout_stats import RolloutStats
 from segue.actors.run_folder import RunFolder
+from segue.actors.stage_meter import StageMeter
+from segue.actors.stages import Stages
 from segue.actors.step_metrics import (
     StepClock,
     batch_metrics,
@@ -125,6 +127,17 @@ class Controller:
         self._lineage = lineage
         self._initial_model = initial_model
         self._started = started
+        self._stages = Stages(config, phase.stages, phase.num_steps)
+        self._stage_meter = StageMeter(
+            config,
+            self._stages,
+            folder=folder,
+            pool=pool,
+            learners=learners,
+            recorder=recorder,
+            faults=faults,
+            view=view,
+        )
         self._clock = StepClock()
         self._buffer = Buffer(folder.groups, max_uses=phase.max_uses)
         self._effort = Effort(phase.effort)
@@ -172,7 +185,8 @@ class Controller:
         self._measure_effort()
         # the launch before may have ended in it
         self._evaluate_when_due()
-        while self.step < self._phase.num_steps:
+        self._measure_when_due()
+        while self.step < self._stages.num_steps:
             self._clock.begin_step()
             self._request_groups()
             records = self._take_batch()
@@ -182,6 +196,7 @@ class Controller:
             self._publish_weights(is_needed=self._phase.publishes_every_step)
             self._record_step(records, report)
             self._evaluate_when_due()
+            self._measure_when_due()
             self._checkpoint_when_due()
         self._evaluate_after()
         self._checkpoint()
@@ -245,7 +260,8 @@ class Controller:
         """All that a checkpoint holds but the learner's: what the run is at, whatever befalls it next."""
         self.step = step
         self.evaluations = state.get("evaluations", {})
-        if step < self._phase.num_steps:
+        self._stages.restore(state.get("stages", {}))
+        if step < self._stages.num_steps:
             # played when the run was to have fewer steps
             self.evaluations.pop("after", None)
         self._evaluated_step = state.get("evaluated_step", 0)
@@ -290,6 +306,7 @@ class Controller:
             "steps": self.step,
             "evaluations": self.evaluations,
             "effort": self._effort.measured,
+            **({"curriculum": self._stages.summary()} if self._stages.has_any else {}),
             "best": None if self._best is None else {"sampled_success": self._best[0], "step": self._best[1]},
             **self._totals.with_costs(time.monotonic() - self._started, self._meter.read()),
         }
@@ -297,10 +314,12 @@ class Controller:
     def _request_groups(self) -> None:
         """Keep tasks in flight for the batches ahead, on the least busy rollout actors."""
         self._drop_unfit()
-        steps_left = self._phase.num_steps - self.step
+        steps_left = self._stages.pause_after(self.step) - self.step
         wanted = min(self._phase.groups_ahead, steps_left * self._phase.groups_per_step)
         while len(self._in_flight) + len(self._buffer.ready()) < wanted:
             task = self._effort.begin(self._tasks.draw(), self.step)
+            if self._phase.kind is PhaseKind.pretrain:
+                task = replace(task, plan=self._stages.plan(task.number))
             job = self._pool.submit(
                 self._phase.play,
                 task,
@@ -359,6 +378,7 @@ class Controller:
             files=tuple((self._folder.groups / record.file, record.digest) for record in records),
             step=self.step,
             restored_steps=self._lineage.restored_steps,
+            place=self._stages.place(self.step),
         )
         try:
             with self._clock.part("learn"):
@@ -411,7 +431,7 @@ class Controller:
             "buffer/dropped/groups": self._totals.dropped.total(),
             "loop/faults/count": self._faults.count,
             **usage_metrics(self._meter.read_if_due()),
-            **self._clock.end_step(self._phase.num_steps - self.step),
+            **self._clock.end_step(self._stages.num_steps - self.step),
         }
         before, self._rollout_stats = self._rollout_stats, self._pool.stats()
         # evaluations read the engine's counters anew, but the environments' go on from step to step
@@ -465,11 +485,16 @@ class Controller:
 
     def _evaluate_when_due(self) -> None:
         every = self._phase.eval_every
-        is_due = every and self.step % every == 0 and self.step < self._phase.num_steps
+        is_due = every and self.step % every == 0 and self.step < self._stages.num_steps
         if is_due and self._evaluated_step != self.step:
             self._publish_weights(is_needed=True)
             self._note_evaluated(self._evaluate(standard_modes(self._config)))
             self._rollout_stats = self._pool.stats()
+
+    def _measure_when_due(self) -> None:
+        if self._stage_meter.measure_when_due(self.step, self._tasks.next_number):
+            # the groups that follow are of the next stage: nothing may go back behind its beginning
+            self._checkpoint()
 
     def _evaluate_after(self) -> None:
         if "after" in self.evaluations:
@@ -511,6 +536,7 @@ class Controller:
             "buffer": self._buffer.state(),
             "evaluations": self.evaluations,
             "evaluated_step": self._evaluated_step,
+            "stages": self._stages.state(),
             "best": self._best,
             "totals": self._totals.with_costs(time.monotonic() - self._started, self._meter.read()),
         }

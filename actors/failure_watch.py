@@ -41,6 +41,6 @@ class FailureWatch:
 
 
 def _has_failed(record: GroupRecord) -> bool:
-    return not record.tokens_by_version or all(
-        episode.outcome.is_infrastructure or episode.outcome is Outcome.environment_error for episode in record.episodes
-    )
+    failed = [e.outcome.is_infrastructure or e.outcome is Outcome.environment_error for e in record.episodes]
+    # plain text has no episode that could fail
+    return not record.tokens_by_version or (bool(failed) and all(failed))

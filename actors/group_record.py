@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from segue.actors.episode import Episode, summarize
-from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Trajectory
+from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory
 from segue.rollout.trajectory_file import file_name
 
 
@@ -26,7 +26,7 @@ class GroupRecord:
     """Trainable tokens by the weights that sampled them, oldest first."""
     made_by: str
     episodes: tuple[Episode, ...]
-    """None where the group was given up."""
+    """None where the group was given up; plain text is no episode."""
     rollout_s: float
     """Seconds between the start and the end of its play."""
 
@@ -41,7 +41,7 @@ def make_record(group: Group, *, number: int, digest: str, rollout_s: float) -> 
         digest=digest,
         tokens_by_version=count_versions(group.trajectories),
         made_by=group.made_by,
-        episodes=tuple(summarize(trajectory) for trajectory in group.trajectories),
+        episodes=tuple(map(summarize, (t for t in group.trajectories if t.source is not Source.text))),
         rollout_s=rollout_s,
     )
 

@@ -15,6 +15,7 @@ from segue.actors.shared_folder import FolderMark
 from segue.actors.user_loss import import_user_loss
 from segue.actors.weight_channel import WeightTicket, put_weights
 from segue.conf.schema import SegueConfig
+from segue.learner.curriculum import StagePlace
 from segue.rollout.stored_group import StoredGroup
 from segue.rollout.trajectory import PolicyVersion
 from segue.rollout.trajectory_file import open_group
@@ -30,6 +31,8 @@ class TrainRequest:
     """Steps that the weights have seen."""
     restored_steps: tuple[int, ...]
     """See `lineage.Lineage`."""
+    place: StagePlace | None = None
+    """See `curriculum.StagePlace`; None in reinforcement and where there are no stages."""
 
 
 class LearnerActor:
@@ -78,7 +81,17 @@ class LearnerActor:
 
     def imitate_step(self, request: TrainRequest) -> Values:
         """One imitation step; metrics of all ranks together."""
-        return self._learner.imitate_step(self._open(request), step=request.step)
+        return self._learner.imitate_step(self._open(request), step=request.step, place=request.place)
+
+    def score(self, file: tuple[Path, str]) -> list[float]:
+        """Log-probabilities of held-out sequences: see `Learner.score`.
+
+        Args:
+            file: path and SHA-256 of their group.
+        """
+        path, digest = file
+        (group,) = self._learner.read_together([path.stem], lambda: [open_group(path, digest=digest)])
+        return self._learner.score(group)
 
     def publish(self, version: PolicyVersion) -> WeightTicket | None:
         """Put the present weights where rollout actors find them; rank 0 returns the ticket."""

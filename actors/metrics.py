@@ -17,6 +17,8 @@ class When(Enum):
     train_step = "train step"
     """Every step of `train`."""
     evaluation = "evaluation"
+    stage = "curriculum"
+    """Every measurement of a run in stages (`pretrain.curriculum`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Metric:
     """Healthy range, and what a bad value means."""
 
 
-_S, _T, _E = When.step, When.train_step, When.evaluation
+_S, _T, _E, _C = When.step, When.train_step, When.evaluation, When.stage
 
 # fmt: off
 METRICS: tuple[Metric, ...] = (
@@ -226,6 +228,32 @@ METRICS: tuple[Metric, ...] = (
            "`query_correct`: tool use apart from answer form"),
     Metric("eval/<mode>/class/<class>", "share", _E, "success of one question class",
            "which class lags; few episodes, so wide"),
+    Metric("curriculum/stage/number", "", _C, "the stage that has been trained, from 1",
+           "ends when the loss below is flat"),
+    Metric("curriculum/loss/nats", "nats", _C, "held-out cross-entropy a token on the stage's own mix",
+           "falls; another mix begins another curve"),
+    Metric("curriculum/slope/share", "share", _C,
+           "slope of the straight line through the stage's last flat_evals losses, from one to the next, over their "
+           "mean",
+           "negative; above -flat_slope the stage ends"),
+    Metric("curriculum/short_loss/nats", "nats", _C, "held-out cross-entropy on the first stage's mix",
+           "must not rise by more than max_short_rise over its lowest"),
+    Metric("curriculum/short/share", "share", _C, "share of the coming steps' tokens in the first stage's lengths",
+           "as configured; higher where the loss above has risen"),
+    Metric("curriculum/longest/tokens", "tokens", _C, "longest length trained so far",
+           "recall beyond it is extrapolation"),
+    Metric("curriculum/wall/s", "s", _C, "measuring the held-out losses",
+           "steady; else raise eval_every or lower held_out_tokens"),
+    Metric("held_out/<part>/nats", "nats", _C, "held-out cross-entropy a token of one source and length",
+           "falls"),
+    Metric("recall/<length>/<quarter>/probability", "probability", _C,
+           "mean probability of the right answer about a fact in one quarter of archives of one length; quarter 1 is "
+           "nearest to the question",
+           "rises to 1; falls with distance where the state forgets"),
+    Metric("recall/<length>/<quarter>/logprob_nats", "nats", _C, "mean of its logarithm",
+           "as above; also where the probability is near 0"),
+    Metric("recall/<length>/<quarter>/distance_tokens", "tokens", _C, "mean distance between fact and question",
+           "the same at every measurement"),
 )
 # fmt: on
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from segue.actors.task import TaskKind
-from segue.conf.schema import EffortConfig, OnExceed, SegueConfig
+from segue.conf.schema import EffortConfig, OnExceed, SegueConfig, StageConfig
 
 # enough that the learner never waits, few enough that an ended run has played little in vain
 _DEMONSTRATIONS_AHEAD = 4
@@ -27,6 +27,9 @@ class Phase:
     kind: PhaseKind
     task_kind: TaskKind
     num_steps: int
+    """Where there are stages they say how many."""
+    stages: list[StageConfig]
+    """Of a curriculum; empty where the run has none."""
     groups_per_step: int
     groups_ahead: int
     """Groups that may be in flight or ready at a time: what is played before the step that needs it."""
@@ -57,6 +60,7 @@ def _reinforcement(config: SegueConfig) -> Phase:
         kind=PhaseKind.train,
         task_kind=TaskKind.train,
         num_steps=train.steps,
+        stages=[],
         groups_per_step=train.groups_per_step,
         groups_ahead=(train.max_staleness + 1) * train.groups_per_step,
         max_uses=train.max_uses,
@@ -75,6 +79,7 @@ def _imitation(config: SegueConfig) -> Phase:
         kind=PhaseKind.pretrain,
         task_kind=TaskKind.demonstration,
         num_steps=config.pretrain.steps,
+        stages=config.pretrain.curriculum.stages,
         # a step's demonstrations come as one group, whose members play tasks of their own
         groups_per_step=1,
         groups_ahead=_DEMONSTRATIONS_AHEAD,

@@ -1,11 +1,13 @@
 """What can be known to fail before any process starts, beyond the configuration's own rules."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import psutil
 
@@ -23,6 +25,8 @@ from segue.model.published_config import load_published_config
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.chat import Chat
 from segue.rollout.rewards.build import check_terms, judges_of_their_own
+
+NO_OPTIONS: Mapping[str, dict[str, Any]] = MappingProxyType({})
 
 # of a process that has loaded the tensor library
 _PROCESS_BYTES = 10**8
@@ -190,24 +194,29 @@ def check_reward_terms(config: SegueConfig) -> None:
         raise ConfigError(str(error)) from error
 
 
-def check_environment(config: EnvConfig, demonstrator: Skill | None = None) -> None:
+def check_environment(
+    config: EnvConfig, demonstrator: Skill | None = None, options: Mapping[str, dict[str, Any]] = NO_OPTIONS
+) -> None:
     """Build the environment on an env worker, and begin an episode with each set of reset options that will be played.
 
     Args:
         demonstrator: the skill that has to play; asked for one turn.
+        options: further reset options that will be played, by what asks for them.
     Raises:
         ConfigError: it cannot be built, does not begin, or has no such demonstrator.
         RunError: its worker did not start.
     """
     try:
-        asyncio.run(_try_environment(config, demonstrator))
+        asyncio.run(_try_environment(config, demonstrator, options))
     except EnvironmentSetupError as error:
         raise ConfigError(str(error)) from error
     except InfrastructureFailure as error:
         raise RunError(f"an episode of {config.id} could not begin: {error}") from error
 
 
-async def _try_environment(config: EnvConfig, demonstrator: Skill | None) -> None:
+async def _try_environment(
+    config: EnvConfig, demonstrator: Skill | None, more_options: Mapping[str, dict[str, Any]]
+) -> None:
     client = EnvClient(config, 1)
     await client.start()
     try:
@@ -218,6 +227,7 @@ async def _try_environment(config: EnvConfig, demonstrator: Skill | None) -> Non
                 await client.expert("preflight", demonstrator.value)
         named = {"env.eval_options": config.eval_options}
         named |= {f"env.variants.{name}": options for name, options in config.variants.items()}
+        named |= more_options
         for key, options in named.items():
             with _told_as(f"{key} must be reset options that {config.id} takes, got {options}"):
                 await client.reset(key, 0, options)

@@ -1,6 +1,7 @@
 """A rollout actor: one engine, its env workers, and the episodes that they play side by side. Thin: it wires."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,18 @@ import torch
 
 from segue.actors.admission import Admission
 from segue.actors.episode import Episode, summarize
+from segue.actors.errors import RunError
 from segue.actors.group_record import GroupRecord, count_versions, make_record
+from segue.actors.recall import answer_only
 from segue.actors.rollout_stats import RolloutStats
-from segue.actors.run_folder import SESSIONS_NAME
+from segue.actors.run_folder import SESSIONS_NAME, TEXT_NAME
 from segue.actors.shared_folder import FolderMark
 from segue.actors.task import Task, member_seed
+from segue.actors.text import open_corpus, text_trajectory
 from segue.actors.weight_channel import WeightTicket, get_weights
 from segue.conf.schema import SegueConfig, Skill
 from segue.envs.client import EnvClient
+from segue.learner.corpus import Corpus
 from segue.model.checkpoint import import_checkpoint
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
@@ -34,7 +39,7 @@ from segue.rollout.episode import TaskSpec
 from segue.rollout.journal import delete_journals
 from segue.rollout.rewards.build import build_panel
 from segue.rollout.rewards.panel import RewardCounters
-from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
+from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Trajectory
 from segue.rollout.trajectory_file import file_name, save_group
 
 logger = logging.getLogger(__name__)
@@ -58,6 +63,33 @@ class EvaluationRequest:
     """File for the trajectories; None keeps none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutRequest:
+    """Held-out demonstrations, to be kept."""
+
+    name: str
+    """Of the group, and of its file."""
+    seeds: tuple[int, ...]
+    options: dict[str, Any]
+    """Reset options."""
+    folder: Path
+    recalls: bool
+    """The expert plays, and only its answers are kept trainable (`recall.answer_only`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutGroup:
+    """A file of held-out sequences."""
+
+    path: Path
+    digest: str
+    """SHA-256, in hexadecimal."""
+    num_labels: int
+    """Trainable tokens."""
+    distances: tuple[int, ...] = ()
+    """Where recall is measured: each episode's, in tokens."""
+
+
 class RolloutActor:
     """Plays tasks; see `controller.py` for who asks for what."""
 
@@ -67,6 +99,7 @@ class RolloutActor:
         self._config = config
         self._name = name
         self._groups_folder = run_folder / "groups"
+        self._text_folder = run_folder / TEXT_NAME
         self._journals_folder = run_folder / SESSIONS_NAME
         self._admission = Admission(config.rollout.max_sessions)
         self._num_held_out = 0
@@ -117,22 +150,31 @@ class RolloutActor:
             return record
 
     async def demonstrate(self, task: Task) -> GroupRecord:
-        """Have a step's demonstrations played: a group whose members have seeds of their own."""
+        """Have a step's demonstrations played, and its text cut: a group whose members have seeds of their own."""
+        assert task.plan is not None, task
         start = time.perf_counter()
-        agent = self._demonstrator
+        agent, lengths = self._demonstrator, task.plan.demonstrations
         # an only child each: they share no prompt
         prefix = TaskPrefix(task.task_id, agent.engine, agent.chat, num_siblings=1)
 
         async def play(index: int) -> Trajectory:
-            spec = TaskSpec(id=task.task_id, seed=member_seed(task, index, self._config.eval.seed_start))
+            seed = member_seed(task, index, self._config.eval.seed_start)
+            spec = TaskSpec(id=task.task_id, seed=seed, options=length_options(self._config, lengths[index]))
             async with self._admission.seats(1):
                 return await agent.run_episode(spec, group_id=task.group_id, index=index, prefix=prefix)
 
-        trajectories = await asyncio.gather(*map(play, range(self._config.pretrain.episodes_per_step)))
+        trajectories = await asyncio.gather(*map(play, range(len(lengths))))
+        pieces = [piece for span in task.plan.text for piece in self._corpus.pieces(span)]
         group = Group(
             task_id=task.task_id,
             group_id=task.group_id,
-            trajectories=tuple(trajectories),
+            trajectories=(
+                *trajectories,
+                *(
+                    text_trajectory(piece, task_id=task.task_id, group_id=task.group_id, index=index)
+                    for index, piece in enumerate(pieces, start=len(lengths))
+                ),
+            ),
             first_version=agent.engine.version,
             last_version=agent.engine.version,
             made_by=self._name,
@@ -157,6 +199,30 @@ class RolloutActor:
         """Have held-out tasks played by the demonstrator and return the trajectories."""
         return await self._play_each(self._demonstrator, request)
 
+    async def keep_demonstrations(self, request: HeldOutRequest) -> HeldOutGroup:
+        """Have held-out tasks demonstrated, and keep them in a file.
+
+        Raises:
+            RunError: one did not come to its own end, or its answer or fact was not found.
+        """
+        skill = Skill.expert if request.recalls else self._config.pretrain.skill
+        played = EvaluationRequest(
+            name=request.name, seeds=request.seeds, options=request.options, temperature=1.0, greedy=False, keep_as=None
+        )
+        trajectories = await self._play_each(_demonstrator(self._agent, skill), played)
+        for trajectory in trajectories:
+            _refuse_unfinished(trajectory, request)
+        if request.recalls:
+            trajectories = [answer_only(trajectory, self._chat.tokenizer) for trajectory in trajectories]
+        group = collect_group(request.name, trajectories, made_by=self._name, version=PolicyVersion(0, 0))
+        path = request.folder / file_name(request.name)
+        return HeldOutGroup(
+            path=path,
+            digest=await asyncio.to_thread(save_group, path, group),
+            num_labels=sum(trajectory.num_trainable for trajectory in trajectories),
+            distances=tuple(t.info["distance_tokens"] for t in trajectories) if request.recalls else (),
+        )
+
     async def stats(self) -> RolloutStats:
         """Counters so far."""
         stats = self._engine.stats
@@ -174,6 +240,10 @@ class RolloutActor:
     async def stop(self) -> None:
         """End the env workers."""
         await self._environments.stop()
+
+    @functools.cached_property
+    def _corpus(self) -> Corpus:
+        return open_corpus(self._config, self._text_folder)
 
     def _sampling(self, temperature: float, *, training: bool, greedy: bool = False) -> Sampling:
         return Sampling(
@@ -237,6 +307,22 @@ def collect_group(name: str, trajectories: Sequence[Trajectory], *, made_by: str
         last_version=versions[-1],
         made_by=made_by,
     )
+
+
+def length_options(config: SegueConfig, length: int | None) -> dict[str, Any] | None:
+    """Reset options of a demonstration of a length in tokens; None where the environment chooses it."""
+    option = config.pretrain.curriculum.length_option
+    return None if option is None or length is None else {option: length}
+
+
+def _refuse_unfinished(trajectory: Trajectory, request: HeldOutRequest) -> None:
+    if trajectory.outcome not in (Outcome.success, Outcome.failure):
+        cause = trajectory.info.get("cause", "a bound")
+        raise RunError(
+            f"a demonstration with the reset options {request.options} must come to its own end, got "
+            f"{trajectory.outcome.value} after {trajectory.num_tokens} tokens ({cause}); rollout.max_turns, "
+            "rollout.max_episode_tokens and rollout.max_episode_s have to fit its length"
+        )
 
 
 def rollout_device(resources: Mapping[str, Any]) -> torch.device:

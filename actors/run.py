@@ -30,8 +30,12 @@ from segue.actors.provenance import launch_facts
 from segue.actors.recorder import JsonlSink, RayMetricsSink, Recorder, read_faults
 from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder, new_folder, write_json
+from segue.actors.stage_meter import stage_options
+from segue.actors.stages import Stages
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
+from segue.actors.text import check_text, prepare_corpus
+from segue.conf.errors import ConfigError
 from segue.conf.schema import SegueConfig
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -57,6 +61,7 @@ def run(config: SegueConfig, kind: PhaseKind, *, arguments: list[str], launch_fo
     else:
         # before there is a folder
         check_before_start(config)
+        check_text(config)
         _check_environment(config, kind)
     folder.open(kind.value)
     try:
@@ -89,8 +94,11 @@ def _launch(
     store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
     step, state, damaged = store.load_newest()
     phase = make_phase(config, kind)
-    if folder.is_finished(step, phase.num_steps):
-        text = f"{folder.path} holds a finished run of {step} steps; raise {kind.value}.steps to go on"
+    stages = Stages(config, phase.stages, phase.num_steps)
+    stages.restore(state.get("stages", {}))
+    if folder.is_finished(step, stages.num_steps):
+        remedy = "" if stages.has_any else f"; raise {kind.value}.steps to go on"
+        text = f"{folder.path} holds a finished run of {step} steps{remedy}"
         Console().print(text, highlight=False, soft_wrap=True)
         return
     start_from = None if step else initial_model(config)
@@ -101,7 +109,7 @@ def _launch(
     facts = {**launch_facts(kind.value, arguments), "restored_steps": [step]}
     lineage = Lineage.of_launches([*folder.read_launches(), facts])
     meter = ProcessMeter()
-    view = ConsoleView(command=kind.value, num_steps=phase.num_steps, is_live=config.run.console)
+    view = ConsoleView(command=kind.value, num_steps=stages.num_steps, is_live=config.run.console)
     faults = FaultLog(view.say)
     with view, supervised(config, folder.path, view.say) as fleet:
         _greet(view, folder, lineage, step)
@@ -188,22 +196,29 @@ def _faults_found(folder: RunFolder, step: int, damaged: list[str]) -> list[Faul
 
 
 def _check_environment(config: SegueConfig, kind: PhaseKind) -> None:
-    check_environment(config.env, config.pretrain.skill if kind is PhaseKind.pretrain else None)
+    if kind is not PhaseKind.pretrain:
+        check_environment(config.env)
+        return
+    check_environment(config.env, config.pretrain.skill, stage_options(config))
 
 
 def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: ConsoleView) -> Recorder:
     """Have the folder hold this run, and open what its metrics go to."""
     try:
         folder.begin(config, facts)
+        prepare_corpus(config, folder.text)
         return Recorder(
             JsonlSink(folder.metrics),
             [
                 *open_loggers(config, folder, view.say),
                 RayMetricsSink(),
-                CurvesSink(folder.metrics, folder.curves, view.say),
+                CurvesSink(folder.metrics, folder.curves, folder.recall, view.say),
                 view,
             ],
         )
+    except ConfigError:
+        folder.forget_beginning()
+        raise
     except OSError as error:
         folder.forget_beginning()
         raise _no_room(folder.path, error) from error

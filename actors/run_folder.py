@@ -5,10 +5,13 @@ run.json         each launch: command line, versions, hardware, commit, steps th
 metrics.jsonl    one JSON object a line: every metric of every step and evaluation
 summary.json     before and after, costs, failures; written when the run ends, last of all
 curves.png       what metrics.jsonl says, drawn
-events/          the same for TensorBoard, where it is among run.loggers
+recall.png       recall by distance, where a curriculum measures it
+events/          metrics.jsonl for TensorBoard, where it is among run.loggers
 wandb/, mlflow/  likewise: the run's id at these loggers, and what is not sent
 groups/          the buffer: one file a finished group
 sessions/        journals of unfinished episodes
+held_out/        what a curriculum measures itself on; made anew by each launch
+text/            plain text, tokenised once
 trajectories/    played evaluations: one file for each mode and rollout actor
 checkpoints/     last ones and the best, and damaged ones
 export/          the trained model, as another implementation reads it
@@ -29,6 +32,7 @@ from segue.conf.schema import SegueConfig
 
 EXPORT_NAME = "export"
 SESSIONS_NAME = "sessions"
+TEXT_NAME = "text"
 
 
 class RunFolder:
@@ -41,11 +45,14 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.curves = path / "curves.png"
+        self.recall = path / "recall.png"
         self.events = path / "events"
         self.wandb = path / "wandb"
         self.mlflow = path / "mlflow"
         self.groups = path / "groups"
         self.sessions = path / SESSIONS_NAME
+        self.held_out = path / "held_out"
+        self.text = path / TEXT_NAME
         self.trajectories = path / "trajectories"
         self.checkpoints = path / "checkpoints"
         self.export = path / EXPORT_NAME

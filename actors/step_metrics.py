@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,8 +11,10 @@ from segue.actors.episode import Episode
 from segue.actors.evaluation import Evaluation, check_names, mean_reward_terms
 from segue.actors.lineage import Staleness
 from segue.actors.process_meter import Usage
+from segue.actors.recall import RecallPoint
 from segue.actors.recorder import Values
 from segue.actors.rollout_stats import RolloutStats
+from segue.actors.stages import Stages
 from segue.conf.reward_term import OVER_BUDGET_TERM
 from segue.envs.client import EnvCounters
 from segue.rollout.rewards.effort import BUDGET_KEY
@@ -159,6 +161,38 @@ def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Valu
         **{f"{prefix}/check/{_part(name)}": share.value for name, share in evaluation.checks.items()},
         **{f"{prefix}/class/{_part(name)}": share.value for name, share in evaluation.success_by_class.items()},
     }
+
+
+def stage_metrics(stages: Stages, losses: Mapping[str, float], wall_s: float) -> dict[str, float | None]:
+    """Metrics `curriculum/…` and `held_out/…` of the measurement that the stages have just taken up.
+
+    Args:
+        losses: name of each kind of sequence to its loss, nats a token.
+    """
+    step = stages.measurements[-1].step
+    # where a stage has ended, its own comes first and the next one's follows
+    latest = next(measurement for measurement in stages.measurements if measurement.step == step)
+    return {
+        "curriculum/stage/number": latest.stage + 1,
+        "curriculum/loss/nats": latest.loss,
+        "curriculum/slope/share": latest.slope,
+        "curriculum/short_loss/nats": latest.short_loss,
+        "curriculum/short/share": stages.short_share(),
+        "curriculum/longest/tokens": stages.longest_trained,
+        "curriculum/wall/s": wall_s,
+        **{f"held_out/{name}/nats": loss for name, loss in losses.items()},
+    }
+
+
+def recall_metrics(points: Sequence[RecallPoint]) -> dict[str, float | None]:
+    """Metrics `recall/…`."""
+    values: dict[str, float | None] = {}
+    for point in points:
+        prefix = f"recall/{point.length}/{point.quarter}"
+        values[f"{prefix}/distance_tokens"] = point.distance_tokens
+        values[f"{prefix}/probability"] = point.probability
+        values[f"{prefix}/logprob_nats"] = point.logprob
+    return values
 
 
 def _part(name: str) -> str:

@@ -10,6 +10,8 @@ from enum import Enum
 
 import numpy as np
 
+from segue.actors.stages import StepPlan
+
 
 class TaskKind(Enum):
     """What a task is for; each kind draws seeds of its own."""
@@ -32,6 +34,8 @@ class Task:
     """Incarnation of the run that drew it; a task drawn again has another group id."""
     budgets: dict[str, int] = field(default_factory=dict)
     """See `TaskSpec`."""
+    plan: StepPlan | None = None
+    """What an imitation's group holds; None where the task is played by the policy."""
 
     @property
     def group_id(self) -> str:
@@ -73,6 +77,14 @@ class TaskStream:
         """Whether the group of a task is still to come."""
         number = self.number_of(task_id) if isinstance(task_id, str) else None
         return number is not None and (number in self._outstanding or is_open(self.state(), number))
+
+    @property
+    def next_number(self) -> int:
+        """Of the next task that has not been drawn before, nor found played."""
+        number = self._cursor
+        while number in self._skip:
+            number += 1
+        return number
 
     def draw(self) -> Task:
         """The next task; it is outstanding until `settle`."""

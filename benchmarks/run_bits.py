@@ -23,6 +23,7 @@ OF_A_LAUNCH = {
     "rollout/decode/tokens_per_s": TIMES,
     "reward/term/wall_s": TIMES,
     "eval/wall/s": TIMES,
+    "curriculum/wall/s": TIMES,
     "usage/cpu/s": MACHINE,
     "usage/memory/bytes": MACHINE,
     "usage/memory/peak_bytes": MACHINE,

@@ -21,6 +21,9 @@ FREE_FORM = (
     "cluster.learner_resources",
 )
 
+ELEMENT = "[]"
+"""Behind a key: any element of its list."""
+
 
 def known_keys() -> list[str]:
     """Every dotted key of the schema, sections included, in order."""
@@ -44,7 +47,10 @@ def describe_type(key: str) -> str:
     """What a known key takes, in words: `one of mask, drop`."""
     hint: Any = SegueConfig
     for part in key.split("."):
-        hint = typing.get_type_hints(hint)[part] if dataclasses.is_dataclass(hint) else Any
+        name = part.removesuffix(ELEMENT)
+        hint = typing.get_type_hints(hint)[name] if dataclasses.is_dataclass(hint) else Any
+        if name != part:
+            (hint,) = typing.get_args(hint)
     return _describe(hint)
 
 
@@ -52,8 +58,16 @@ def unknown_key_message(key: str) -> str:
     """One line that names the known keys nearest to an unknown one: those of the same last name, else by spelling."""
     keys = known_keys()
     same_leaf = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    close = difflib.get_close_matches(key, list(_element_keys()), n=1) if "." not in key else []
+    if close and not same_leaf:
+        return f"{key} must be a known key, got an unknown one; nearest: {_element_keys()[close[0]]}"
     nearest = same_leaf or difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
     return f"{key} must be a known key, got an unknown one; nearest: {', '.join(nearest[:3])}"
+
+
+def element_key(name: str) -> str | None:
+    """The dotted key of what an element of a list of sections is told by name alone; None for what is none."""
+    return _element_keys().get(name)
 
 
 def nearest_word(word: str, words: list[str]) -> str:
@@ -67,6 +81,18 @@ def _schema_keys(section: type, prefix: str) -> Iterator[str]:
         yield prefix + name
         if dataclasses.is_dataclass(hint):
             yield from _schema_keys(cast(type, hint), f"{prefix}{name}.")
+
+
+def _element_keys() -> dict[str, str]:
+    """Field of a list's sections to its dotted key: OmegaConf's messages name the field alone."""
+    found: dict[str, str] = {}
+    for key in known_keys():
+        hint: Any = SegueConfig
+        for part in key.split("."):
+            hint = typing.get_type_hints(hint)[part]
+        if typing.get_origin(hint) is list and dataclasses.is_dataclass(section := typing.get_args(hint)[0]):
+            found |= {field.name: f"{key}{ELEMENT}.{field.name}" for field in dataclasses.fields(section)}
+    return found
 
 
 def _describe(hint: Any) -> str:

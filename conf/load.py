@@ -32,6 +32,7 @@ from segue.conf.judge import resolve_judge
 from segue.conf.keys import (
     FREE_FORM,
     describe_type,
+    element_key,
     is_free_form,
     known_keys,
     nearest_word,
@@ -263,6 +264,8 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
     uri = config.run.mlflow.tracking_uri
     if uri is not None and uri.startswith(_SQLITE):
         config.run.mlflow.tracking_uri = _SQLITE + _absolute(launch, uri.removeprefix(_SQLITE))
+    if config.pretrain.curriculum.text is not None:
+        config.pretrain.curriculum.text = _absolute(launch, config.pretrain.curriculum.text)
     config.env.import_folder = _absolute(launch, config.env.import_folder or "")
     for term in config.rollout.reward_terms.values():
         if isinstance(term, dict) and term.get("term") == JUDGE_TERM and isinstance(term.get("kwargs"), dict):
@@ -368,6 +371,8 @@ def _explain(error: Exception, overrides: list[str]) -> str:
     if key is None:
         return where + " ".join(lines)
     key = key.partition("[")[0]
+    if element := element_key(key.partition(".")[0]):
+        return f"{where}{element} must be {describe_type(element)}, got another; {lines[0]}"
     if key not in known_keys() and not is_free_form(key):
         return where + unknown_key_message(key)
     given = next((line.partition("=")[2] for line in overrides if line.partition("=")[0].lstrip("+") == key), None)

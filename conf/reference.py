@@ -1,4 +1,4 @@
-"""The table of every key for `docs/config.md`, from the schema: defaults from its values, words from its docstrings."""
+"""The tables of `docs/config.md`, from the schema: defaults from its values, words from its docstrings."""
 
 import ast
 import dataclasses
@@ -8,25 +8,39 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, cast
 
-from segue.conf.keys import describe_type
-from segue.conf.schema import SegueConfig
+from segue.conf.keys import ELEMENT, describe_type
+from segue.conf.schema import SegueConfig, StageConfig
+
+STAGES = f"pretrain.curriculum.stages{ELEMENT}."
 
 
 def key_table() -> str:
     """Every key with its type, default and meaning, as a Markdown table."""
+    return _table(_rows(SegueConfig(), "", ""))
+
+
+def stage_table() -> str:
+    """The same of the keys of one stage of a curriculum."""
+    return _table(_rows(StageConfig(), "", STAGES))
+
+
+def _table(rows: Iterator[tuple[str, str, str, str]]) -> str:
     lines = ["| key | takes | default | meaning |", "|---|---|---|---|"]
-    lines += [" | ".join(["", *row, ""]).strip() for row in _rows(SegueConfig(), "")]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(" | ".join(["", *row, ""]).strip() for row in rows)])
 
 
-def _rows(section: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+def _rows(section: Any, prefix: str, where: str) -> Iterator[tuple[str, str, str, str]]:
+    """Args:
+    prefix: of the keys as they are shown.
+    where: what stands before that in the schema.
+    """
     meanings = _field_docstrings(type(section))
     for field in dataclasses.fields(section):
         key, value = prefix + field.name, getattr(section, field.name)
         if dataclasses.is_dataclass(value):
-            yield from _rows(value, f"{key}.")
+            yield from _rows(value, f"{key}.", where)
         else:
-            yield f"`{key}`", describe_type(key), f"`{_default(value)}`", meanings.get(field.name, "")
+            yield f"`{key}`", describe_type(where + key), f"`{_default(value)}`", meanings.get(field.name, "")
 
 
 def _default(value: Any) -> str:

@@ -19,6 +19,7 @@ from segue.conf.schema import (
     AdvantageKind,
     BalanceConfig,
     CriticConfig,
+    CurriculumConfig,
     EffortConfig,
     Logger,
     LossConfig,
@@ -26,6 +27,7 @@ from segue.conf.schema import (
     NormalisationKind,
     OptimizerConfig,
     Precision,
+    PretrainConfig,
     ScheduleKind,
     SegueConfig,
 )
@@ -63,6 +65,12 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("pretrain.steps", 0),
     ("pretrain.episodes_per_step", 1),
     ("pretrain.eval_every", 0),
+    ("pretrain.curriculum.held_out_documents", 1),
+    ("pretrain.curriculum.held_out_tokens", 1),
+    ("pretrain.curriculum.flat_slope", 0),
+    ("pretrain.curriculum.flat_evals", 2),
+    ("pretrain.curriculum.max_short_rise", 0),
+    ("pretrain.curriculum.recall.episodes", 1),
     ("cluster.rollout_actors", 1),
     ("cluster.learner_ranks", 1),
     ("cluster.threads", 1),
@@ -85,6 +93,8 @@ _AT_MOST: tuple[tuple[str, float], ...] = (
     ("train.max_staleness", 1024),
     ("pretrain.episodes_per_step", 65_536),
     ("train.effort.episodes", 1_000_000),
+    ("pretrain.curriculum.held_out_tokens", 2**40),
+    ("pretrain.curriculum.recall.episodes", 65_536),
     ("eval.episodes", 1_000_000),
     ("cluster.rollout_actors", 65_536),
     ("cluster.learner_ranks", 65_536),
@@ -102,6 +112,9 @@ _SECONDS = (
     "cluster.answer_timeout_s",
 )
 _MAX_SECONDS = 1e9
+
+# shares are written by hand, in decimals
+_SHARE_ERROR = 1e-6
 
 # logits are divided by it in single precision
 _TEMPERATURES = ("rollout.temperature", "eval.temperature")
@@ -304,6 +317,54 @@ def turn_fits_episode(config: SegueConfig) -> None:
     _require(rollout.max_episode_tokens <= positions, "rollout.max_episode_tokens", rule, rollout.max_episode_tokens)
 
 
+def stages_in_range(config: SegueConfig) -> None:
+    """Each stage of the curriculum says what it trains on, in sizes that the learner can take."""
+    curriculum, learner = config.pretrain.curriculum, config.learner
+    for number, stage in enumerate(curriculum.stages):
+        path = f"pretrain.curriculum.stages[{number}]"
+        mix = stage.length_mix
+        is_mix = bool(mix) and all(length > 0 and share > 0 for length, share in mix.items())
+        is_mix = is_mix and abs(sum(mix.values()) - 1) < _SHARE_ERROR
+        _require(is_mix, f"{path}.length_mix", "lengths in tokens to shares above 0 that add up to 1", mix)
+        _require(0 <= stage.text_share <= 1, f"{path}.text_share", "in [0, 1]", stage.text_share)
+        # a later stage may be given a part of the first one's mix
+        longest = max([*mix, *curriculum.stages[0].length_mix])
+        rule = f"at least the longest length of this stage and the first ({longest})"
+        _require(stage.tokens_per_step >= longest, f"{path}.tokens_per_step", rule, stage.tokens_per_step)
+        _require(stage.lr is None or stage.lr >= 0, f"{path}.lr", "at least 0", stage.lr)
+        tokens = learner.segment_tokens if stage.segment_tokens is None else stage.segment_tokens
+        rule = (
+            f"a positive multiple of {SEGMENT_MULTIPLE}, at most learner.micro_step_tokens "
+            f"({learner.micro_step_tokens})"
+        )
+        is_segment = 0 < tokens <= learner.micro_step_tokens and tokens % SEGMENT_MULTIPLE == 0
+        _require(is_segment, f"{path}.segment_tokens", rule, tokens)
+        _require(stage.max_steps >= 1, f"{path}.max_steps", "at least 1", stage.max_steps)
+        _require(stage.eval_every >= 1, f"{path}.eval_every", "at least 1", stage.eval_every)
+
+
+def curriculum_has_its_sources(config: SegueConfig) -> None:
+    """Text where a stage trains on text, archives where recall is measured, room for the longest of either."""
+    curriculum, path = config.pretrain.curriculum, "pretrain.curriculum"
+    needs_text = any(stage.text_share for stage in curriculum.stages)
+    rule = "a path of text files where a stage has a text_share"
+    _require(not needs_text or curriculum.text is not None, f"{path}.text", rule, "null")
+    _unused_unless(needs_text or curriculum.text is None, f"{path}.text", "a stage with a text_share", curriculum.text)
+    lengths = curriculum.recall.lengths
+    rule = "different lengths of at least 1"
+    is_set = len(set(lengths)) == len(lengths) and all(length >= 1 for length in lengths)
+    _require(is_set, f"{path}.recall.lengths", rule, lengths)
+    _require(not lengths or config.env.id == "archive", f"{path}.recall.lengths", "[] unless env=archive", lengths)
+    if curriculum.length_option is not None:
+        shown = [length for stage in curriculum.stages if stage.text_share < 1 for length in stage.length_mix]
+        longest = max([*shown, *lengths], default=0)
+        rule = f"above the longest demonstration of {path} ({longest} tokens, and what surrounds them)"
+        _require(
+            config.rollout.max_episode_tokens > longest, "rollout.max_episode_tokens", rule,
+            config.rollout.max_episode_tokens,
+        )  # fmt: skip
+
+
 def held_out_seeds_are_apart(config: SegueConfig) -> None:
     """Training seeds lie in [0, eval.seed_start)."""
     start = config.eval.seed_start
@@ -395,6 +456,21 @@ def settings_have_effect(config: SegueConfig) -> None:
         )  # fmt: skip
     _optimizer_settings_have_effect("learner.optimizer", learner.optimizer)
     _optimizer_settings_have_effect("pretrain.optimizer", config.pretrain.optimizer)
+    _check_unused_imitation(config.pretrain)
+
+
+def _check_unused_imitation(pretrain: PretrainConfig) -> None:
+    """Stages say what a step is, how many there are, and what ends them."""
+    curriculum = pretrain.curriculum
+    for name in ("steps", "episodes_per_step"):
+        value = getattr(pretrain, name)
+        holds = value == _default(PretrainConfig, name) or not curriculum.stages
+        _unused_unless(holds, f"pretrain.{name}", "an empty pretrain.curriculum.stages", value)
+    plain = CurriculumConfig()
+    for name in (field.name for field in fields(CurriculumConfig)):
+        value = getattr(curriculum, name)
+        holds = value == getattr(plain, name) or bool(curriculum.stages)
+        _unused_unless(holds, f"pretrain.curriculum.{name}", "pretrain.curriculum.stages", value)
 
 
 RULES: tuple[Callable[[SegueConfig], None], ...] = (
@@ -419,6 +495,8 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     groups_can_be_compared,
     every_rank_has_work,
     turn_fits_episode,
+    stages_in_range,
+    curriculum_has_its_sources,
     held_out_seeds_are_apart,
     variants_are_named_options,
     budgets_fall,

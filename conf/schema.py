@@ -406,6 +406,63 @@ class EvalConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class StageConfig:
+    """One stage of imitation: what `pretrain.curriculum.stages` lists."""
+
+    length_mix: dict[int, float] = field(default_factory=dict)
+    """Length of a sequence, in tokens, to its share of the trained tokens; the shares add up to 1."""
+    text_share: float = 0.0
+    """Share of each length that is cut from `pretrain.curriculum.text`; the rest is demonstrated. In [0, 1]."""
+    tokens_per_step: int = 8192
+    """Tokens of a step on average; at least the longest length."""
+    lr: float | None = None
+    """Highest learning rate of the stage, reached after `pretrain.optimizer.warmup_steps` of its own and falling over
+    `max_steps`; null is `pretrain.optimizer.lr`."""
+    segment_tokens: int | None = None
+    """Length of a segment; a multiple of 64; null is `learner.segment_tokens`."""
+    max_steps: int = 1000
+    """Steps after which the stage ends with a warning where the held-out loss still falls."""
+    eval_every: int = 50
+    """Steps between two measurements of the held-out loss, at which a stage may end."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RecallConfig:
+    """How far back the model finds a fact, measured before and after each stage on held-out archives."""
+
+    lengths: list[int] = field(default_factory=list)
+    """Lengths of the archives, in tokens, beyond the longest trained one too; an empty list measures nothing."""
+    episodes: int = 16
+    """Archives of each length and quarter in which the fact may lie."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CurriculumConfig:
+    """Imitation in stages, each of which ends when the held-out loss has flattened."""
+
+    stages: list[StageConfig] = field(default_factory=list)
+    """In order; their keys are listed below. None at all is `pretrain.steps` of `pretrain.episodes_per_step` each."""
+    length_option: str | None = None
+    """Reset option that sets the length of a demonstration (`length_tokens` of `archive`); null leaves it to the
+    environment, and `length_mix` only counts it."""
+    text: str | None = None
+    """Text files (a path with `*` and `**`), a document each; UTF-8. Tokenised once into the run folder."""
+    held_out_documents: int = 8
+    """Text files kept out of training, drawn by the run's seed."""
+    held_out_tokens: int = 32768
+    """Held-out tokens of each length and source, in at least two sequences."""
+    flat_slope: float = 0.01
+    """A stage ends when its held-out loss falls by less than this share of itself from one measurement to the next, by
+    the straight line through the last `flat_evals`."""
+    flat_evals: int = 4
+    """Measurements of a stage, its first included, that decide whether it ends; at least 2."""
+    max_short_rise: float = 0.02
+    """Rise of the loss on the first stage's mix over its lowest, as a share, above which a later stage gets a warning
+    and a quarter of its mix is given to the first stage's."""
+    recall: RecallConfig = field(default_factory=RecallConfig)
+
+
+@dataclass(kw_only=True, slots=True)
 class PretrainConfig:
     """Imitation of demonstrations."""
 
@@ -413,6 +470,7 @@ class PretrainConfig:
     """Learner steps."""
     episodes_per_step: int = 8
     """Demonstrations in a batch."""
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     skill: Skill = Skill.fallible
     """Who demonstrates: flawless, or with the mistakes that reinforcement learning then has to unlearn."""
     optimizer: OptimizerConfig = field(

@@ -26,6 +26,7 @@ from segue.learner.batch import TokenBatch
 from segue.learner.cost import pair_cost
 from segue.learner.course import Course, most_places
 from segue.learner.critic import Judgement, critic_metrics, critic_sums, judge, make_critic_loss
+from segue.learner.curriculum import StagePlace, step_settings
 from segue.learner.failure import DamagedGroupsError, InexactError, NonFiniteError, failure_paths, save_failure
 from segue.learner.first_values import FirstValues
 from segue.learner.learning_rate import learning_rate
@@ -37,7 +38,7 @@ from segue.learner.probe import PROBE_EVERY, bias_log_ratios
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
 from segue.learner.segment_module import VALUE_HEAD, SegmentModule
 from segue.learner.selection import Selection, select_trajectories
-from segue.learner.sweeps import LossFunction, StepTokens, SweepResult, run_sweeps
+from segue.learner.sweeps import LossFunction, StepTokens, SweepResult, evaluate_tokens, run_sweeps
 from segue.model.checkpoint import export_checkpoint, import_checkpoint
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
@@ -110,7 +111,7 @@ class Learner:
         if not selection.lengths:
             return counts | {"update/applied/count": 0.0}
         advantage = learner.advantage
-        schedule = self._plan(selection.lengths, sweep_all=advantage.needs_whole_step)
+        schedule = self._plan(selection.lengths, learner.segment_tokens, sweep_all=advantage.needs_whole_step)
         names = [group.group_id for group in groups]
         batch = self.read_together(
             names, lambda: load_policy_batch(groups, selection, schedule.trajectories, is_fresh, advantage)
@@ -135,32 +136,52 @@ class Learner:
         gap = self._max((tokens.logprob - batch.behaviour_logprob).abs())
         return counts | metrics | policy_metrics(sums, gap) | critic_metrics(judged)
 
-    def imitate_step(self, groups: Sequence[StoredGroup], *, step: int) -> Metrics:
-        """One imitation step on demonstrations; metrics of all ranks together.
+    def imitate_step(self, groups: Sequence[StoredGroup], *, step: int, place: StagePlace | None) -> Metrics:
+        """One imitation step on demonstrations and text; metrics of all ranks together.
 
         Args:
-            groups: of demonstrations, the same on every rank.
+            groups: of them, the same on every rank.
             step: updates that the weights have seen.
+            place: of the step in the curriculum; None where there is none.
         """
-        pretrain = self._config.pretrain
+        settings = step_settings(self._config, step, place)
         shown = [(group, index) for group in groups for index, member in enumerate(group.members) if _is_shown(member)]
         members = [group.members[index] for group, index in shown]
         num_labels = sum(member.num_trainable for member in members)
         counts: Metrics = {"learner/trajectories/run": len(shown), "learner/tokens/counted": num_labels}
         if not shown:
             return counts | {"update/applied/count": 0.0}
-        schedule = self._plan([member.num_tokens for member in members], sweep_all=False)
+        lengths = [member.num_tokens for member in members]
+        schedule = self._plan(lengths, settings.segment_tokens, sweep_all=False)
         own = [shown[n] for n in schedule.trajectories]
         batch = self.read_together(
             [group.group_id for group in groups],
             lambda: make_imitation_batch([group.load(index) for group, index in own]),
         )
-        lr = learning_rate(step, pretrain.steps, pretrain.optimizer)
         loss_fn = make_imitation_loss(num_labels)
         names = [f"{group.group_id}#{index}" for group, index in own]
-        tokens, metrics = self._update(schedule.renumbered(), names, batch, loss_fn, pretrain.optimizer, lr, step)
+        tokens, metrics = self._update(
+            schedule.renumbered(), names, batch, loss_fn, settings.optimizer, settings.lr, step
+        )
         entropy = self._join({"entropy": tokens.entropy.sum()})["entropy"]
         return counts | metrics | {"policy/entropy/mean_nats": entropy / num_labels}
+
+    def score(self, group: StoredGroup) -> list[float]:
+        """Log-probability of the trainable tokens of each member, added up, in nats; nothing is trained.
+
+        Args:
+            group: of demonstrations, the same on every rank; each member has a trainable token.
+        """
+        tokens = self._config.learner.segment_tokens
+        schedule = self._plan([member.num_tokens for member in group.members], tokens, sweep_all=True)
+        batch = self.read_together(
+            [group.group_id], lambda: make_imitation_batch([group.load(index) for index in schedule.trajectories])
+        )
+        scored = evaluate_tokens(self._backend, schedule.renumbered(), batch)
+        sums = torch.zeros(len(group.members), dtype=torch.float64)
+        for number, member in enumerate(schedule.trajectories):
+            sums[member] = scored.logprob[batch.label_numbers([number])].double().sum()
+        return self._backend.sum_over_ranks(sums).tolist()
 
     def read_together(self, group_ids: Sequence[str], read: Callable[[], Read]) -> Read:
         """What `read` returns; on every rank, or on none.
@@ -310,13 +331,12 @@ class Learner:
         own = dict(zip(courses, parts, strict=True))
         self._first_values.keep(sizes, own, step, self._backend.sum_over_ranks)
 
-    def _plan(self, lengths: Sequence[int], *, sweep_all: bool) -> RankSchedule:
-        learner = self._config.learner
+    def _plan(self, lengths: Sequence[int], segment_tokens: int, *, sweep_all: bool) -> RankSchedule:
         schedule = SegmentSchedule.build(
             lengths,
             self._config.cluster.learner_ranks,
-            learner.segment_tokens,
-            learner.micro_step_tokens,
+            segment_tokens,
+            self._config.learner.micro_step_tokens,
             pair_cost=self._pair_cost,
             sweep_all=sweep_all,
         )

@@ -34,10 +34,12 @@ class PolicyVersion:
 
 
 class Source(Enum):
-    """Who wrote the assistant turns. Reinforcement learning refuses a demonstrator's."""
+    """Who wrote what is trainable. Reinforcement learning refuses all but the policy's."""
 
     policy = "policy"
     demonstrator = "demonstrator"
+    text = "text"
+    """A document's author: no episode, one turn from the second token to the last."""
 
 
 class Outcome(Enum):
@@ -103,9 +105,9 @@ class Trajectory:
     """[T] bool: True where an assistant turn's author chose the token; False at index 0, which nothing predicts."""
     source: Source
     behaviour_logprob: Float32Array
-    """[T] float32, nats: log-probability in the distribution sampled from; 0 where not trainable or demonstrated."""
+    """[T] float32, nats: log-probability in the distribution sampled from; 0 where no policy sampled it."""
     policy_incarnation: Int32Array
-    """[T] int32: `PolicyVersion.incarnation` of the weights that sampled it; 0 where not trainable or demonstrated."""
+    """[T] int32: `PolicyVersion.incarnation` of the weights that sampled it; 0 where no policy sampled it."""
     policy_step: Int32Array
     """[T] int32: `PolicyVersion.step`, likewise."""
     turns: tuple[Turn, ...]

@@ -15,10 +15,13 @@ from actor_cases import make_episode, make_trajectory
 from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RunError
 from segue.actors.group_record import make_record
 from segue.actors.learner_actor import TrainRequest
+from segue.actors.rollout_actor import HeldOutGroup, HeldOutRequest
 from segue.actors.rollout_stats import RolloutStats
+from segue.actors.stages import StepPlan
 from segue.actors.supervise import Answer, Member
 from segue.actors.task import Task
 from segue.actors.weight_channel import WeightTicket
+from segue.learner.curriculum import StagePlace
 from segue.learner.failure import DamagedGroupsError
 from segue.learner.staleness import is_fresh
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion
@@ -78,6 +81,8 @@ class FakeFleet:
     """How many of its next starts go to a node that is gone."""
     before_death: Callable[[], object] = lambda: None
     """Happens just before it dies as it was told."""
+    held_out_loss: Callable[[str, int], float] = lambda name, step: 1.0
+    """Loss on held-out sequences of a name, by the learner's steps."""
     damages: Collection[str] = ()
     """Groups whose files are spoilt once they are written, the first time."""
     trained: list[TrainedStep] = field(default_factory=list)
@@ -94,6 +99,11 @@ class FakeFleet:
 
     def __post_init__(self) -> None:
         self.killed: list[str] = []
+        self._steps = 0
+        self.places: list[StagePlace | None] = []
+        """Of each imitation step, also of those that failed."""
+        self.plans: dict[int, StepPlan | None] = {}
+        """Task to what its group is to hold."""
         self.cancelled: list[int] = []
         """Numbers of the tasks that were called off."""
 
@@ -140,6 +150,7 @@ class FakeFleet:
         if method in ("play", "demonstrate"):
             assert arguments[0].number not in [task.number for task, _ in self._in_flight.values()], "played twice"
             self._in_flight[self._count] = (arguments[0], len(self.published) - 1)
+            self.plans[arguments[0].number] = arguments[0].plan
             self.max_outstanding = max(self.max_outstanding, len(self._in_flight))
         else:
             self._answers[self._count] = self._answer_to(member, method, arguments)
@@ -216,7 +227,8 @@ class FakeFleet:
 
     def _finish(self, reference: int) -> Any:
         task, first = self._in_flight.pop(reference)
-        seen = self.published[first:]
+        # demonstrations are of no policy
+        seen = self.published[first:] if task.plan is None else [PolicyVersion(0, 0)]
         picks = sorted(self.rng.choice(seen) for _ in range(self.tokens_per_group))
         versions = [(version.incarnation, version.step) for version in picks]
         outcome = self.fails_with or Outcome.success
@@ -264,10 +276,21 @@ class FakeFleet:
             TrainedStep(step=request.step, group_ids=[g.group_id for g in groups], ages=ages, masked=masked)
         )
         self.events.append(f"step {request.step + 1}")
+        self._steps = request.step + 1
         return {}
 
     def _imitate_step(self, request: TrainRequest) -> dict[str, float | None] | RunError:
+        self.places.append(request.place)
         return self._train_step(request)
+
+    def _keep_demonstrations(self, request: HeldOutRequest) -> HeldOutGroup:
+        path = request.folder / file_name(request.name)
+        return HeldOutGroup(path=path, digest="", num_labels=2, distances=(100, 200) if request.recalls else ())
+
+    def _score(self, file: tuple[Path, str]) -> list[float]:
+        self.events.append(f"score {file[0].stem}")
+        loss = self.held_out_loss(file[0].stem, self._steps)
+        return [-loss, -loss]
 
     def _open_store(self) -> tuple[str, int]:
         return "", 0
@@ -292,10 +315,12 @@ class FakeFleet:
 
     def _save(self, folder: Path) -> None:
         (folder / "weights").write_text(str(len(self.trained)))
+        (folder / "steps").write_text(str(self._steps))
         self.events.append("save")
 
     def _load(self, folder: Path) -> None:
         assert (folder / "weights").is_file()
+        self._steps = int((folder / "steps").read_text())
         self.events.append("load")
 
     def _export(self, folder: Path) -> None:

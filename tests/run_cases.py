@@ -57,6 +57,10 @@ def step_lines(folder: Path) -> list[dict[str, Any]]:
     return [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] == "step"]
 
 
+def stage_lines(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in read_metrics(folder / "metrics.jsonl") if line["kind"] == "stage"]
+
+
 def ledger(folder: Path) -> list[dict[str, Any]]:
     """The buffer's entries in the newest checkpoint."""
     newest = max((folder / "checkpoints").iterdir())

@@ -39,9 +39,9 @@ class ArchiveEnv(ToolEnv):
         process: at the first reading of a page that holds a decisive entry; an equal part of `page_reward` each. The
             first page, which nobody has to ask for, earns nothing.
 
-    Info: `question_class`, `split`, `truth`, `num_pages` and `fact_positions` (shares of the archive before each
-    decisive entry) with the task; `page` (the one shown last, from 1) and `question_seen` with the task and every
-    step; `is_success` with the last.
+    Info: `question_class`, `split`, `truth`, `num_pages`, `facts` (the decisive entries) and `fact_positions` (shares
+    of the archive before each) with the task; `page` (the one shown last, from 1) and `question_seen` with the task and
+    every step; `is_success` with the last.
 
     Reset options: `classes`, `fact_region`, `length_tokens` and `split` override the constructor's for one episode.
     """
@@ -115,10 +115,12 @@ class ArchiveEnv(ToolEnv):
         first_page = self._show(0)
         # the first page is shown unasked
         self._unread = set(task.decisive_pages) - {0}
+        decisive = [placed for placed in task.placed if placed.is_decisive]
         info = {
             "question_class": task.question.kind, "split": self._split_of(options).value,
             "truth": task.question.truth, "num_pages": task.shape.num_pages,
-            "fact_positions": [placed.position for placed in task.placed if placed.is_decisive], **self.progress(),
+            "facts": [placed.entry.text for placed in decisive],
+            "fact_positions": [placed.position for placed in decisive], **self.progress(),
         }  # fmt: skip
         rules = (
             f"an archive of {task.shape.num_pages} pages; the last one ends with a question to answer. "

@@ -151,7 +151,8 @@ class Story:
         shown = [
             StoredGroup.of(make_group([make_trajectory(s, reward=1.0, source=Source.demonstrator) for s in range(4)]))
         ]
-        self.facts["imitation"] = [learner.imitate_step(shown, step=step) for step in range(12)]
+        self.facts["scores"] = learner.score(shown[0])
+        self.facts["imitation"] = [learner.imitate_step(shown, step=step, place=None) for step in range(12)]
         self.keep("frozen-end", learner)
 
     def empty_step(self) -> None:

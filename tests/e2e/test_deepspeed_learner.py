@@ -254,6 +254,15 @@ def test_imitation_learns_its_demonstrations_with_frozen_routers(folder, num_ran
 
 
 @both
+def test_scores_are_the_loss_of_the_step_that_follows(folder, num_ranks):
+    scores, first = facts(folder, num_ranks)["scores"], facts(folder, num_ranks)["imitation"][0]
+    assert len(scores) == 4 and max(scores) < 0
+    assert -sum(scores) / first["learner/tokens/counted"] == pytest.approx(first["update/loss/total"], rel=1e-5)
+    # whichever rank has a trajectory
+    assert scores == pytest.approx(facts(folder, 3 - num_ranks)["scores"], rel=1e-5)
+
+
+@both
 def test_a_step_without_advantages_changes_nothing(folder, num_ranks):
     report = facts(folder, num_ranks)["empty"]
     assert report["update/applied/count"] == 0.0

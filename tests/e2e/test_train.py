@@ -22,6 +22,7 @@ from run_cases import (
     listeners,
     read_json,
     run,
+    stage_lines,
     start,
     step_lines,
     wait_until,
@@ -30,6 +31,8 @@ from safetensors.numpy import load_file
 
 from segue.actors.metrics import METRICS, When, pattern_of
 from segue.actors.recorder import read_metrics
+from segue.actors.stages import Stages
+from segue.conf.load import load_stored_config
 from segue.model.checkpoint import import_checkpoint
 from segue.model.network import build_model
 from segue.rollout.trajectory import Outcome
@@ -43,12 +46,33 @@ def synchronous(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, run("train", *SMALL, "train.steps=3", f"run.dir={folder}")
 
 
+# two stages of two steps, on archives and text
+STAGES = (
+    "{length_mix:{256:1.0},text_share:0.5,tokens_per_step:1024,max_steps:2,eval_every:2}",
+    "{length_mix:{256:0.5,512:0.5},text_share:0.5,tokens_per_step:1024,max_steps:2,eval_every:1,segment_tokens:128}",
+)
+
+
 @pytest.fixture(scope="module")
 def imitation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished imitation run of two steps."""
-    folder = tmp_path_factory.mktemp("runs") / "imitation"
-    run("pretrain", *SMALL, "rollout.max_turn_tokens=64", f"run.dir={folder}")
-    return folder
+    """A finished imitation run of four steps, in stages."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in "abc":
+        (folder / f"{name}.txt").write_text(f"the {name} of it\n" * 50)
+    run(
+        "pretrain",
+        *(override for override in SMALL if not override.startswith("pretrain.")),
+        "experiment=curriculum",
+        f"pretrain.curriculum.stages=[{','.join(STAGES)}]",
+        f"pretrain.curriculum.text={folder}/*.txt",
+        "pretrain.curriculum.held_out_documents=1",
+        "pretrain.curriculum.held_out_tokens=512",
+        "pretrain.curriculum.recall={lengths:[256,1024],episodes:1}",
+        "env.kwargs.page_tokens=128",
+        "rollout.max_turn_tokens=64",
+        f"run.dir={folder / 'imitation'}",
+    )
+    return folder / "imitation"
 
 
 def test_a_synchronous_run_counts_what_it_did(synchronous: tuple[Path, str]) -> None:
@@ -143,7 +167,8 @@ def test_a_resumed_training_run_takes_the_same_step_again(synchronous: tuple[Pat
 
 
 def test_a_resumed_imitation_run_equals_the_uninterrupted_one_bit_for_bit(imitation: Path, tmp_path: Path) -> None:
-    again = copy_without_step(imitation, tmp_path / "again", 2)
+    # in the middle of the second stage, behind a measurement
+    again = copy_without_step(imitation, tmp_path / "again", 4)
     run("pretrain", f"run.dir={again}")
     first, second = (load_file(folder / "export" / "model.safetensors") for folder in (imitation, again))
     assert first.keys() == second.keys()
@@ -155,11 +180,38 @@ def test_a_resumed_imitation_run_equals_the_uninterrupted_one_bit_for_bit(imitat
         # how far demonstrators are ahead is not the step's doing
         if not name.startswith(("loop/", "usage/", "buffer/", "env/")) and not name.endswith("per_s"):
             assert new["metrics"][name] == value, name
+    measured = [stage_lines(folder) for folder in (imitation, again)]
+    assert [line["step"] for line in measured[0]] == [0, 2, 3, 4]
+    # the last one was measured anew
+    assert [line["incarnation"] for line in measured[1]] == [0, 0, 0, 1]
+    old, new = (dict(lines[-1]["metrics"]) for lines in measured)
+    assert old.pop("curriculum/wall/s") and new.pop("curriculum/wall/s")
+    assert old == new and "recall/1024/4/probability" in new
+    curricula = [read_json(folder / "summary.json")["curriculum"] for folder in (imitation, again)]
+    assert curricula[0] == curricula[1]
+
+
+def test_an_imitation_run_in_stages_holds_what_they_say(imitation: Path) -> None:
+    summary = read_json(imitation / "summary.json")
+    assert [(stage["begun_at"], stage["ended_at"]) for stage in summary["curriculum"]["stages"]] == [(0, 2), (2, 4)]
+    # the same order by hand: 1,024 tokens a step, half of them text
+    config = load_stored_config(imitation)
+    stages = Stages(config, config.pretrain.curriculum.stages, 0)
+    stages.restore(read_json(imitation / "checkpoints" / "step-00000004" / "controller.json")["stages"])
+    plans = [stages.plan(number) for number in range(4)]
+    assert summary["num_episodes"] == sum(len(plan.demonstrations) for plan in plans)
+    assert {length for plan in plans[:2] for length in plan.demonstrations} == {256}
+    spans = [span for plan in plans for span in plan.text]
+    assert spans[0].start == 0 and [span.start for span in spans[1:]] == [s.start + s.length for s in spans[:-1]]
+    # text is no episode, and is trained all the same, every token of a span
+    counted = [line["metrics"]["learner/tokens/counted"] for line in step_lines(imitation)]
+    assert all(count > sum(span.length for span in plan.text) for count, plan in zip(counted, plans, strict=True))
+    assert (imitation / "recall.png").is_file()
 
 
 def test_imitation_runs_through_the_same_loop_and_starts_a_training_run(imitation: Path, tmp_path: Path) -> None:
     summary = read_json(imitation / "summary.json")
-    assert (summary["steps"], summary["num_groups"], summary["num_episodes"]) == (2, 2, 2 * 3)
+    assert (summary["steps"], summary["num_groups"]) == (4, 4)
     losses = [line["metrics"]["update/loss/total"] for line in step_lines(imitation)]
     # random weights know nothing: the mean over tokens is near that of a uniform guess
     vocab_size = read_json(imitation / "export" / "config.json")["vocab_size"]
@@ -172,7 +224,8 @@ def test_imitation_runs_through_the_same_loop_and_starts_a_training_run(imitatio
 
 def test_metrics_are_those_of_the_list(synchronous: tuple[Path, str], imitation: Path) -> None:
     emitted: dict[str, set[When]] = {}
-    for folder, kinds in ((synchronous[0], {"step": When.train_step}), (imitation, {"step": When.step})):
+    imitated = {"step": When.step, "stage": When.stage}
+    for folder, kinds in ((synchronous[0], {"step": When.train_step}), (imitation, imitated)):
         for line in read_metrics(folder / "metrics.jsonl"):
             for name, value in line["metrics"].items():
                 if value is not None:

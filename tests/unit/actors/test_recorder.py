@@ -115,7 +115,7 @@ def test_a_damaged_line_is_named_once_and_left_out_and_no_drawing_ends_a_run(tmp
     bad = [b"{\n", b"\xff\n", b"7\n", b'{"kind": "step", "step": 2}\n', b"\n"]
     path.write_bytes((whole % 1).encode() + b"".join(bad) + (whole % 3).encode())
     said: list[str] = []
-    sink = CurvesSink(path, curves, said.append)
+    sink = CurvesSink(path, curves, tmp_path / "recall.png", said.append)
     sink.close("finished")
     sink.close("finished")
     assert [line["step"] for line in read_metrics(path)] == [1, 3]

@@ -12,8 +12,9 @@ from actor_cases import make_trajectory
 
 from segue.actors.group_record import GroupRecord
 from segue.actors.rollout_actor import EvaluationRequest, RolloutActor, collect_group, rollout_device
+from segue.actors.stages import StepPlan
 from segue.actors.task import Task, member_seed
-from segue.conf.schema import EnvConfig, PretrainConfig, RolloutConfig, SegueConfig, TrainConfig
+from segue.conf.schema import EnvConfig, RolloutConfig, SegueConfig, TrainConfig
 from segue.envs.client import EnvClient
 from segue.envs.tool import ToolCall
 from segue.model.checkpoint import export_checkpoint
@@ -26,7 +27,8 @@ from segue.rollout.journal import Journal
 from segue.rollout.trajectory import Outcome, PolicyVersion, Source
 from segue.rollout.trajectory_file import load_group
 
-TASK = Task(number=0, task_id="demonstration-0000000", seed=5, incarnation=0)
+PLAN = StepPlan(demonstrations=(None,) * 4)
+TASK = Task(number=0, task_id="demonstration-0000000", seed=5, incarnation=0, plan=PLAN)
 
 
 def test_an_evaluations_group_spans_the_versions_that_sampled_its_tokens() -> None:
@@ -58,7 +60,6 @@ def test_a_demonstrator_that_hangs_costs_its_own_episode_alone(tmp_path: Path) -
             call_timeout_s=2.0,
         ),
         rollout=RolloutConfig(max_sessions=3, max_turn_tokens=400, max_episode_tokens=4000),
-        pretrain=PretrainConfig(episodes_per_step=4),
     )
     (tmp_path / "groups").mkdir()
     actor = RolloutActor(config, name="rollout-0", run_folder=tmp_path, mark=None)

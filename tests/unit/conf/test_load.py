@@ -77,6 +77,16 @@ def test_pretraining_starts_from_random_weights_and_training_from_the_warm_start
     [
         ("train.stepz=3", "train.stepz must be a known key, got an unknown one; nearest: train.steps"),
         ("lr=3", "lr must be a known key, got an unknown one; nearest: learner.optimizer.lr, pretrain.optimizer.lr"),
+        (
+            "pretrain.curriculum.stages=[{lenth_mix:{512:1.0}}]",
+            "lenth_mix must be a known key, got an unknown one; nearest: pretrain.curriculum.stages[].length_mix",
+        ),
+        (
+            "pretrain.curriculum.stages=[{length_mix:{512:1.0},max_steps:x}]",
+            "pretrain.curriculum.stages[].max_steps must be an integer, got another; "
+            "Value 'x' of type 'str' could not be converted to Integer",
+        ),
+        ("pretrain.curriculum.stages=[3]", "pretrain.curriculum.stages must be a list, each a section, got [3]"),
         ("train.steps=3.7", "train.steps must be an integer, got 3.7"),
         ("train.steps=null", "train.steps must be an integer, got null"),
         ("train.on_exceed=foo", "train.on_exceed must be one of mask, drop, got foo"),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from segue.conf.flatten import flatten
-from segue.conf.reference import key_table
+from segue.conf.reference import key_table, stage_table
 from segue.conf.schema import SegueConfig
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "config.md"
@@ -12,6 +12,9 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "config.md"
 def test_the_document_holds_the_schemas_table() -> None:
     assert key_table() in DOCUMENT.read_text(), (
         "replace the table in docs/config.md with segue.conf.reference.key_table()"
+    )
+    assert stage_table() in DOCUMENT.read_text(), (
+        "replace the table of stages in docs/config.md with segue.conf.reference.stage_table()"
     )
 
 

@@ -89,6 +89,15 @@ CASES = {
         ["rollout.max_turn_tokens=80", "rollout.max_episode_tokens=64"],
         "rollout.max_turn_tokens must be at most rollout.max_episode_tokens (64), got 80",
     ),
+    "stages_in_range": (
+        ["pretrain.curriculum.stages=[{length_mix:{512:1.0}},{length_mix:{512:0.5,1024:0.4}}]"],
+        "pretrain.curriculum.stages[1].length_mix must be lengths in tokens to shares above 0 that add up to 1, "
+        "got {512: 0.5, 1024: 0.4}",
+    ),
+    "curriculum_has_its_sources": (
+        ["pretrain.curriculum.stages=[{length_mix:{512:1.0},text_share:0.5}]"],
+        "pretrain.curriculum.text must be a path of text files where a stage has a text_share, got null",
+    ),
     "held_out_seeds_are_apart": (
         ["eval.seed_start=1000"],
         "eval.seed_start must be at least 1048576: training seeds are drawn below it, got 1000",
@@ -142,6 +151,74 @@ def test_a_broken_rule_names_path_rule_and_value(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(overrides)
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        ("{length_mix:{}}", "[0].length_mix must be lengths in tokens to shares above 0 that add up to 1, got {}"),
+        ("{length_mix:{0:1.0}}", "[0].length_mix must be lengths in tokens"),
+        ("{length_mix:{64:1.5,128:-0.5}}", "[0].length_mix must be lengths in tokens"),
+        ("{length_mix:{64:1.0},text_share:1.5}", "[0].text_share must be in [0, 1], got 1.5"),
+        (
+            # what the second may be given of the first's has to fit its steps too
+            "{length_mix:{4096:1.0}},{length_mix:{64:1.0},tokens_per_step:1024}",
+            "[1].tokens_per_step must be at least the longest length of this stage and the first (4096), got 1024",
+        ),
+        (
+            "{length_mix:{64:1.0},segment_tokens:96}",
+            "[0].segment_tokens must be a positive multiple of 64, at most learner.micro_step_tokens (8192), got 96",
+        ),
+        ("{length_mix:{64:1.0},segment_tokens:16384}", "[0].segment_tokens must be a positive multiple of 64, at most"),
+        ("{length_mix:{64:1.0},lr:-1.0}", "[0].lr must be at least 0, got -1.0"),
+        ("{length_mix:{64:1.0},max_steps:0}", "[0].max_steps must be at least 1, got 0"),
+        ("{length_mix:{64:1.0},eval_every:0}", "[0].eval_every must be at least 1, got 0"),
+    ],
+)
+def test_a_stage_out_of_range_is_named_by_its_place(stages: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"pretrain.curriculum.stages{expected}")):
+        load_config([f"pretrain.curriculum.stages=[{stages}]"], "pretrain")
+
+
+STAGE = "pretrain.curriculum.stages=[{length_mix:{64:1.0}}]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["pretrain.curriculum.flat_evals=3"],
+            "pretrain.curriculum.flat_evals must be left alone, got 3; it has no effect without "
+            "pretrain.curriculum.stages",
+        ),
+        (
+            [STAGE, "pretrain.steps=7"],
+            "pretrain.steps must be left alone, got 7; it has no effect without an empty pretrain.curriculum.stages",
+        ),
+        ([STAGE, "pretrain.episodes_per_step=7"], "pretrain.episodes_per_step must be left alone, got 7"),
+        (
+            [STAGE, "pretrain.curriculum.text=/a/*.txt"],
+            "pretrain.curriculum.text must be left alone, got /a/*.txt; it has no effect without a stage with a "
+            "text_share",
+        ),
+        (
+            [STAGE, "pretrain.curriculum.recall.lengths=[512]"],
+            "pretrain.curriculum.recall.lengths must be [] unless env=archive, got [512]",
+        ),
+        (
+            ["experiment=curriculum", "pretrain.curriculum.recall.lengths=[512,512]"],
+            "pretrain.curriculum.recall.lengths must be different lengths of at least 1, got [512, 512]",
+        ),
+        (
+            ["experiment=curriculum", "rollout.max_episode_tokens=32768"],
+            "rollout.max_episode_tokens must be above the longest demonstration of pretrain.curriculum (32768 tokens, "
+            "and what surrounds them), got 32768",
+        ),
+    ],
+)
+def test_what_a_curriculum_needs_or_cannot_use_is_said(overrides: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(expected)}"):
+        load_config(overrides, "pretrain")
 
 
 def test_reuse_is_allowed_with_staleness() -> None:

@@ -1,0 +1,65 @@
+"""Plain text of a curriculum: tokenised into the run folder once, and pieces of it as trajectories."""
+
+from pathlib import Path
+
+import numpy as np
+
+from segue.conf.schema import SegueConfig
+from segue.learner.corpus import Corpus, find_files, write_corpus
+from segue.model.tokenizer.load import load_tokenizer
+from segue.rollout.trajectory import Int32Array, Outcome, Source, Trajectory, Turn
+
+
+def check_text(config: SegueConfig) -> None:
+    """Look for a curriculum's text before anything starts.
+
+    Raises:
+        ConfigError: there are too few files.
+    """
+    if config.pretrain.curriculum.text is not None:
+        find_files(config.pretrain.curriculum.text)
+
+
+def prepare_corpus(config: SegueConfig, folder: Path) -> None:
+    """Have a run's text stand in its folder, if it has any; a run that goes on keeps what it began with.
+
+    Raises:
+        ConfigError: the files are too few, or no text.
+        OSError: there is no room.
+    """
+    pattern = config.pretrain.curriculum.text
+    if pattern is not None:
+        write_corpus(folder, lambda: find_files(pattern), load_tokenizer(config.tokenizer))
+
+
+def open_corpus(config: SegueConfig, folder: Path) -> Corpus:
+    """The corpus that `prepare_corpus` left."""
+    return Corpus(folder, num_held_out=config.pretrain.curriculum.held_out_documents, seed=config.seed)
+
+
+def text_trajectory(piece: Int32Array, *, task_id: str, group_id: str, index: int) -> Trajectory:
+    """A piece of text as what travels: all tokens but the first are trainable.
+
+    Args:
+        piece: [T], T >= 2, of `Corpus.pieces`.
+        task_id, group_id, index: of the group that holds it.
+    """
+    num_tokens = len(piece)
+    trainable = np.ones(num_tokens, np.bool_)
+    trainable[0] = False
+    return Trajectory(
+        token_ids=piece,
+        trainable=trainable,
+        source=Source.text,
+        behaviour_logprob=np.zeros(num_tokens, np.float32),
+        policy_incarnation=np.zeros(num_tokens, np.int32),
+        policy_step=np.zeros(num_tokens, np.int32),
+        turns=(Turn(start=1, end=num_tokens, temperature=1.0, reward_terms={}, num_calls=0),),
+        outcome_terms={},
+        outcome=Outcome.success,
+        task_id=task_id,
+        group_id=group_id,
+        index=index,
+        attempt=0,
+        seed=0,
+    )

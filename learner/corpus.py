@@ -1,0 +1,169 @@
+"""Plain text as arrays: tokenised once, mapped into memory, cut into sequences of which none sees another document.
+
+<folder>/tokens.bin       every document's tokens and one end mark behind each; uint16 or int32
+<folder>/documents.npy    [D + 1] int64: where each document begins in it
+<folder>/corpus.json      what the rest was made from; written last, so that it stands for the whole
+
+An *epoch* is all training documents in an order drawn from the seed, end to end. A span of it is cut at the documents'
+borders. Each piece is fed behind the token that stands before it in its document, and behind an end mark where it
+begins one: so every token of an epoch is predicted exactly once, and no document sees another.
+
+Legend: T tokens, D documents.
+"""
+
+import glob
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segue.conf.errors import ConfigError
+from segue.model.tokenizer.base import Tokenizer
+
+_TOKENS_NAME, _DOCUMENTS_NAME, _FACTS_NAME = "tokens.bin", "documents.npy", "corpus.json"
+# what is tokenised at a time: a list of Python integers stands for no more than so many characters
+_PIECE_CHARS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TextSpan:
+    """Tokens [start, start + length) of the endless line of epochs."""
+
+    start: int
+    length: int
+
+
+def find_files(pattern: str) -> list[Path]:
+    """Files of a path with `*` and `**`, in the order of their names.
+
+    Raises:
+        ConfigError: there are fewer than two, one to train on and one to hold out.
+    """
+    paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+    if len(paths) < 2:
+        raise ConfigError(f"pretrain.curriculum.text must find at least two files, got {len(paths)} by {pattern}")
+    return paths
+
+
+def write_corpus(folder: Path, find: Callable[[], Sequence[Path]], tokenizer: Tokenizer) -> None:
+    """Tokenise files, a document each; empty ones are left out.
+
+    Args:
+        folder: one that holds a whole corpus is left as it is.
+        find: names the files; asked only where there is none yet.
+        tokenizer: its ids are kept.
+    Raises:
+        ConfigError: a file is no UTF-8 text, or fewer than two hold anything.
+        OSError: there is no room.
+    """
+    if (folder / _FACTS_NAME).is_file():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
+    borders = [0]
+    names = []
+    with (folder / _TOKENS_NAME).open("wb") as file:
+        for path in find():
+            count = 0
+            for ids in _tokenise(path, tokenizer):
+                np.array(ids, dtype).tofile(file)
+                count += len(ids)
+            if count:
+                np.array([tokenizer.special.eos], dtype).tofile(file)
+                borders.append(borders[-1] + count + 1)
+                names.append(str(path))
+    if len(names) < 2:
+        raise ConfigError(f"pretrain.curriculum.text must hold text in at least two files, got {len(names)}")
+    np.save(folder / _DOCUMENTS_NAME, np.array(borders, np.int64))
+    facts = {"dtype": dtype.name, "end_mark": tokenizer.special.eos, "files": names}
+    (folder / _FACTS_NAME).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _tokenise(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            # whole lines; a piece may be longer by one
+            while lines := file.readlines(_PIECE_CHARS):
+                yield tokenizer.encode("".join(lines))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"pretrain.curriculum.text must find UTF-8 text, got {path}: {error.reason}") from error
+
+
+class Corpus:
+    """A corpus that `write_corpus` left, mapped into memory; training and held-out documents are apart.
+
+    Invariants:
+        Consecutive spans predict every token of an epoch once; a piece holds one document's tokens:
+        tests/unit/learner/test_corpus.py.
+    """
+
+    def __init__(self, folder: Path, *, num_held_out: int, seed: int) -> None:
+        """Args:
+        num_held_out: documents that are kept out of training, as far as one is left.
+        seed: draws them, and the order of each epoch.
+        """
+        facts = json.loads((folder / _FACTS_NAME).read_text())
+        self._tokens = np.memmap(folder / _TOKENS_NAME, np.dtype(facts["dtype"]), mode="r")
+        self._borders = np.load(folder / _DOCUMENTS_NAME)
+        self._end_mark = facts["end_mark"]
+        self._seed = seed
+        num_documents = len(self._borders) - 1
+        order = np.random.default_rng([seed, 0]).permutation(num_documents)
+        num_held_out = min(num_held_out, num_documents - 1)
+        self._held_out, self._training = np.sort(order[:num_held_out]), np.sort(order[num_held_out:])
+        self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    @property
+    def epoch_tokens(self) -> int:
+        """Tokens of an epoch, end marks included."""
+        return int(self._lengths(self._training).sum())
+
+    def pieces(self, span: TextSpan) -> list[NDArray[np.int32]]:
+        """What a span of training text is fed as, [T] each: its first token is context, every other one predicted."""
+        found: list[NDArray[np.int32]] = []
+        start, left = span.start, span.length
+        while left:
+            epoch, offset = divmod(start, self.epoch_tokens)
+            length = min(left, self.epoch_tokens - offset)
+            found += self._cut(*self._ordered(epoch), offset, length)
+            start, left = start + length, left - length
+        return found
+
+    def held_out_pieces(self, length: int, num_tokens: int) -> list[NDArray[np.int32]]:
+        """Held-out text in pieces of at most `length` predicted tokens, `num_tokens` of them as far as there are."""
+        lengths = self._lengths(self._held_out)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        end = min(int(starts[-1]), num_tokens)
+        found: list[NDArray[np.int32]] = []
+        for start in range(0, end, length):
+            found += self._cut(self._held_out, starts, start, min(length, end - start))
+        return found
+
+    def _ordered(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Documents in the order of an epoch, and where each begins in it."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            documents = np.random.default_rng([self._seed, 1, epoch]).permutation(self._training)
+            self._epoch = (epoch, documents, np.concatenate([[0], np.cumsum(self._lengths(documents))]))
+        return self._epoch[1:]
+
+    def _cut(
+        self, documents: NDArray[np.int64], starts: NDArray[np.int64], start: int, length: int
+    ) -> list[NDArray[np.int32]]:
+        """Tokens [start, start + length) of documents laid end to end, a piece a document."""
+        found = []
+        place = int(np.searchsorted(starts, start, side="right")) - 1
+        while length:
+            begin = int(self._borders[documents[place]]) + start - int(starts[place])
+            count = min(length, int(starts[place + 1]) - start)
+            piece = np.empty(count + 1, np.int32)
+            piece[0] = self._end_mark if start == starts[place] else self._tokens[begin - 1]
+            piece[1:] = self._tokens[begin : begin + count]
+            found.append(piece)
+            start, length, place = start + count, length - count, place + 1
+        return found
+
+    def _lengths(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._borders[documents + 1] - self._borders[documents]

@@ -1,0 +1,144 @@
+"""Text as arrays: every token once, no document in sight of another, held-out ones apart.
+
+That trajectories of one batch do not see each other is tests/property/test_model_packing.py.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segue.conf.errors import ConfigError
+from segue.learner.corpus import Corpus, TextSpan, find_files, write_corpus
+from segue.model.tokenizer.byte import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+END = TOKENIZER.special.eos
+# letters tell the documents apart
+TEXTS = {name: name * count for name, count in {"a": 5, "b": 1, "c": 17, "d": 64, "e": 3, "f": 130}.items()}
+
+
+def make_corpus(folder: Path, *, num_held_out: int = 2, seed: int = 0) -> Corpus:
+    for name, text in TEXTS.items():
+        (folder / f"{name}.txt").write_text(text)
+    write_corpus(folder / "text", lambda: find_files(str(folder / "*.txt")), TOKENIZER)
+    return Corpus(folder / "text", num_held_out=num_held_out, seed=seed)
+
+
+def letters(piece: np.ndarray) -> str:
+    return TOKENIZER.decode([i for i in piece.tolist() if i != END])
+
+
+def labels(pieces: list[np.ndarray]) -> Counter[str]:
+    """Predicted tokens, end marks by the document before them."""
+    found: Counter[str] = Counter()
+    for piece in pieces:
+        for before, token in zip(piece[:-1].tolist(), piece[1:].tolist(), strict=True):
+            found[f"end of {TOKENIZER.decode([before])}" if token == END else TOKENIZER.decode([token])] += 1
+    return found
+
+
+@pytest.mark.parametrize("length", [1, 7, 64, 1000])
+def test_an_epoch_predicts_every_token_once_whatever_the_spans(tmp_path: Path, length: int) -> None:
+    corpus = make_corpus(tmp_path)
+    held_out = {name for piece in corpus.held_out_pieces(1000, 1000) for name in letters(piece)}
+    wanted: Counter[str] = Counter()
+    for name, text in TEXTS.items():
+        if name not in held_out:
+            wanted.update({name: len(text), f"end of {name}": 1})
+    assert corpus.epoch_tokens == sum(wanted.values())
+    total = corpus.epoch_tokens
+    spans = [TextSpan(start, min(length, total - start)) for start in range(0, total, length)]
+    pieces = [piece for span in spans for piece in corpus.pieces(span)]
+    assert labels(pieces) == wanted
+    # the second epoch, asked for in one span over the border, predicts them once more
+    assert labels(corpus.pieces(TextSpan(total - 10, total + 10))) == wanted + labels(
+        corpus.pieces(TextSpan(total - 10, 10))
+    )
+
+
+def test_a_piece_holds_one_document_behind_its_own_token_or_an_end_mark(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path)
+    starts = 0
+    end = 3 * corpus.epoch_tokens
+    for start in range(0, end, 50):
+        length = min(50, end - start)
+        pieces = corpus.pieces(TextSpan(start, length))
+        assert sum(len(piece) - 1 for piece in pieces) == length
+        for piece in pieces:
+            assert len(set(letters(piece))) <= 1
+            assert not (piece[1:-1] == END).any()
+            starts += piece[0] == END
+    num_documents = len(TEXTS) - 2
+    assert starts == 3 * num_documents
+
+
+def test_epochs_have_orders_of_their_own_drawn_by_the_seed(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, num_held_out=1)
+    total = corpus.epoch_tokens
+
+    def order(which: Corpus, epoch: int) -> str:
+        return "".join(letters(piece)[:1] for piece in which.pieces(TextSpan(epoch * total, total)))
+
+    orders = [order(corpus, epoch) for epoch in range(6)]
+    assert len({"".join(sorted(found)) for found in orders}) == 1
+    assert len(set(orders)) > 2
+    again = Corpus(tmp_path / "text", num_held_out=1, seed=0)
+    assert [order(again, epoch) for epoch in reversed(range(6))] == orders[::-1]
+
+
+def test_held_out_documents_are_never_trained_and_cut_by_length(tmp_path: Path) -> None:
+    for seed in range(5):
+        corpus = make_corpus(tmp_path, num_held_out=3, seed=seed)
+        held_out = {name for piece in corpus.held_out_pieces(8, 10**6) for name in letters(piece)}
+        trained = {name for piece in corpus.pieces(TextSpan(0, corpus.epoch_tokens)) for name in letters(piece)}
+        assert len(held_out) == 3 and held_out | trained == set(TEXTS) and not held_out & trained
+        pieces = corpus.held_out_pieces(8, 20)
+        assert max(len(piece) - 1 for piece in pieces) <= 8
+        available = sum(len(TEXTS[name]) + 1 for name in held_out)
+        assert sum(len(piece) - 1 for piece in pieces) == min(20, available)
+
+
+def test_one_document_at_least_is_left_to_train(tmp_path: Path) -> None:
+    assert make_corpus(tmp_path, num_held_out=99).epoch_tokens > 0
+
+
+def test_a_whole_corpus_is_left_as_it_is_and_half_a_one_written_again(tmp_path: Path) -> None:
+    make_corpus(tmp_path)
+    folder = tmp_path / "text"
+    before = (folder / "tokens.bin").read_bytes()
+
+    def refuse() -> list[Path]:
+        raise AssertionError("nobody asks for the files of a whole corpus")
+
+    write_corpus(folder, refuse, TOKENIZER)
+    (folder / "corpus.json").unlink()
+    (folder / "tokens.bin").write_bytes(b"half")
+    write_corpus(folder, lambda: find_files(str(tmp_path / "*.txt")), TOKENIZER)
+    assert (folder / "tokens.bin").read_bytes() == before
+
+
+def test_long_files_are_tokenised_line_by_line_and_lose_nothing(tmp_path: Path) -> None:
+    lines = [f"line {number} says é\n" for number in range(120_000)]
+    (tmp_path / "long.txt").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "other.txt").write_text("x")
+    write_corpus(tmp_path / "text", lambda: find_files(str(tmp_path / "*.txt")), TOKENIZER)
+    tokens = np.fromfile(tmp_path / "text" / "tokens.bin", np.uint16)
+    assert tokens[:-3].astype(np.uint8).tobytes().decode() == "".join(lines)
+    assert tokens[-3:].tolist() == [END, ord("x"), END]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.txt": b"x"}, "must find at least two files, got 1"),
+        ({"a.txt": b"x", "b.txt": b""}, "must hold text in at least two files, got 1"),
+        ({"a.txt": b"x", "b.txt": b"\xff\xfe"}, "must find UTF-8 text, got .*b.txt: invalid start byte"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, files: dict[str, bytes], expected: str) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=f"pretrain.curriculum.text {expected}"):
+        write_corpus(tmp_path / "text", lambda: find_files(str(tmp_path / "*.txt")), TOKENIZER)
