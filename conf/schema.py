@@ -295,7 +295,8 @@ class OptimizerConfig:
     warmup_steps: int = 5
     """Steps of linear rise to `lr`."""
     schedule: ScheduleKind = ScheduleKind.linear
-    """From there to the last step: falling evenly, falling as half a cosine, level, or level and then falling evenly."""
+    """From there to the last step: falling evenly, falling as half a cosine, level, or level and then falling
+    evenly."""
     min_lr_ratio: float = 0.1
     """Learning rate at the last step as a share of `lr`; in [0, 1]; without effect while `constant`."""
     decay_share: float = 0.2

@@ -11,8 +11,8 @@ def learning_rate(step: int, num_steps: int, config: OptimizerConfig) -> float:
     Args:
         step: updates done before this one, from 0.
         num_steps: updates of the whole run; later ones stay at the end's value.
-        config: `warmup_steps` updates rise from lr / (warmup_steps + 1); 0 starts at lr. `linear` and `cosine` fall from
-            there to `min_lr_ratio` of lr at the last step, `wsd` only in the last `decay_share` of all steps.
+        config: `warmup_steps` updates rise from lr / (warmup_steps + 1); 0 starts at lr. `linear` and `cosine` fall
+            from there to `min_lr_ratio` of lr at the last step, `wsd` only in the last `decay_share` of all steps.
     Example:
         lr 1, warm-up 2, 6 steps, ratio 0.1, decay share 1/3:
 
