@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from segue.actors.cli.job_list import JobList
+from segue.actors.cli.job_table import EndedJob, job_table
 from segue.actors.logger_packages import check_logger_packages
 from segue.actors.loopback import keep_ray_on_loopback
 from segue.actors.ray_files import keep_ray_files_private
@@ -58,7 +59,7 @@ def _keep_ray_private(config: SegueConfig) -> None:
 
 
 def run_jobs(command: str, overrides: list[str]) -> int:
-    """Run the command once for each combination, each in a process and a run folder of its own.
+    """Run the command once for each combination, each in a process and a run folder of its own, and tell the results.
 
     Returns:
         0 if all ended well, else the first exit code that did not.
@@ -66,23 +67,34 @@ def run_jobs(command: str, overrides: list[str]) -> int:
         ConfigError: one of them cannot run; none has begun.
         Interrupted: the user ended the job at hand, and with it the list.
     """
-    jobs = job_overrides(overrides)
-    if command in RESUMING_COMMANDS:
-        jobs = _with_folders(jobs, overrides)
-    for job in jobs:
-        try:
-            config = load_config(job, command)
-            if command in RESUMING_COMMANDS:
-                check_logger_packages(config.run)
-        except ConfigError as error:
-            raise ConfigError(f"{error}, in {_shown(command, job)}") from error
-    codes = []
-    with JobList() as job_list:
-        for number, job in enumerate(jobs):
-            print(f"job {number + 1} of {len(jobs)}: {_shown(command, job)}", flush=True)
-            # -P: the folder that this was called in must not hide packages
-            codes.append(job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job]))
-    return next((code for code in codes if code), 0)
+    combinations = job_overrides(overrides)
+    has_folders = command in RESUMING_COMMANDS
+    jobs = _with_folders(combinations, overrides) if has_folders else combinations
+    configs = [_checked(command, job) for job in jobs]
+    ended: list[EndedJob] = []
+    try:
+        with JobList() as job_list:
+            for number, (job, chosen, config) in enumerate(zip(jobs, combinations, configs, strict=True), start=1):
+                print(f"job {number} of {len(jobs)}: {_shown(command, job)}", flush=True)
+                # -P: the folder that this was called in must not hide packages
+                code = job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job])
+                varied = tuple(mask_override(text) for text in chosen if text not in overrides)
+                folder = Path(config.run.dir) if has_folders and config.run.dir is not None else None
+                ended.append(EndedJob(varied=varied, folder=folder, code=code))
+    finally:
+        if ended:
+            print(f"\n{job_table(ended)}", flush=True)
+    return next((job.code for job in ended if job.code), 0)
+
+
+def _checked(command: str, job: list[str]) -> SegueConfig:
+    try:
+        config = load_config(job, command)
+        if command in RESUMING_COMMANDS:
+            check_logger_packages(config.run)
+        return config
+    except ConfigError as error:
+        raise ConfigError(f"{error}, in {_shown(command, job)}") from error
 
 
 def _shown(command: str, job: list[str]) -> str:
@@ -90,7 +102,16 @@ def _shown(command: str, job: list[str]) -> str:
 
 
 def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]]:
-    """The jobs of a command that writes to `run.dir`, each with a folder of its own for it."""
+    """The jobs of a command that writes to `run.dir`, each with a folder of its own for it.
+
+    Raises:
+        ConfigError: folders are given, and two jobs have the same.
+    """
+    given = [[text for text in job if text.startswith("run.dir=")] for job in jobs]
+    if any(given[0]) and given[0][-1] not in overrides:
+        if len(set(map(tuple, given))) < len(jobs):
+            raise ConfigError("run.dir must be another folder for each job, or one for all, got the same for several")
+        return jobs
     base = next((text.partition("=")[2] for text in overrides if text.startswith("run.dir=")), None)
     folder = Path.cwd() / (base or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun")
     return [

@@ -98,3 +98,4 @@ def test_multirun_runs_every_combination_and_reports_failure(tmp_path: Path) -> 
     for number in (0, 1):
         assert f"segue train seed={number + 1} run.init_from=nowhere run.dir={tmp_path / 'sweep' / str(number)}" in text
     assert text.count("segue: run.init_from must be an exported model, warm_start or null, got ") == 2
+    assert text.splitlines()[-1].split() == ["2", "seed=2", "code", "2", "–", "–", str(tmp_path / "sweep" / "1")]

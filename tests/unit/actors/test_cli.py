@@ -187,6 +187,11 @@ def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_
     monkeypatch.setattr(subprocess, "Popen", jobs)
     assert main(["train", "-m", "seed=1,2", "run.dir=sweep"]) == 1
     assert jobs.commands == [["seed=1", f"run.dir={tmp_path}/sweep/0"], ["seed=2", f"run.dir={tmp_path}/sweep/1"]]
+    # those that are given one by one stay, to go on with several runs
+    jobs = Jobs([[0], [0]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
+    assert main(["train", "-m", "train.steps=9", "run.dir=a,b"]) == 0
+    assert jobs.commands == [["train.steps=9", "run.dir=a"], ["train.steps=9", "run.dir=b"]]
     jobs = Jobs([[0], [0], [0], [0]])
     monkeypatch.setattr(subprocess, "Popen", jobs)
     main(["eval", "-m", "eval.temperature=0.5,1", "run.dir=a,b"])
@@ -223,6 +228,15 @@ def test_what_ends_a_list_of_jobs_ends_the_job_at_hand_and_begins_no_other(
             ["seed=1,2", "train.max_uses=1,2", "run.dir=sweep"],
             "train.max_uses must be 1 while train.max_staleness is 0, got 2; set train.max_staleness=1, in segue train "
             "seed=1 train.max_uses=2 run.dir={cwd}/sweep/1",
+        ),
+        (
+            ["seed=1,2", "train.stepz=1,2", "run.dir=sweep"],
+            "train.stepz must be a known key, got an unknown one; nearest: train.steps, in segue train seed=1 "
+            "train.stepz=1 run.dir={cwd}/sweep/0",
+        ),
+        (
+            ["seed=1,2", "run.dir=a,b"],
+            "run.dir must be another folder for each job, or one for all, got the same for several",
         ),
         (
             ["seed=range(0,1000000000)"],
@@ -277,6 +291,24 @@ def test_a_signal_between_two_jobs_begins_no_other(monkeypatch: pytest.MonkeyPat
         with pytest.raises(Interrupted):
             job_list.run(["python"])
     assert len(jobs.commands) == 1
+
+
+def test_a_list_of_jobs_ends_with_a_table_of_what_each_came_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # the second fails before it has a folder, the third is ended by hand
+    jobs = Jobs([[0], [2], [signal.SIGTERM, 130]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
+    after = {"sampled": {"success": 0.5}, "greedy": {"success": None}}
+    (tmp_path / "sweep/0").mkdir(parents=True)
+    write_json(tmp_path / "sweep/0/summary.json", {"evaluations": {"after": after}})
+    assert main(["train", "-m", "train.steps=3", "seed=1,20,3", "run.dir=sweep"]) == 130
+    assert capsys.readouterr().out.partition("\n\n")[2].splitlines() == [
+        "job  overrides  ended     sampled success  greedy success  folder",
+        f"1    seed=1     finished  0.500            –               {tmp_path}/sweep/0",
+        f"2    seed=20    code 2    –                –               {tmp_path}/sweep/1",
+    ]
 
 
 TELLS_ITS_PARENT = """
