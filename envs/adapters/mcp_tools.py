@@ -108,12 +108,7 @@ class McpToolsEnv(ToolEnv):
         self._task = task
         server = self._server.model_copy(update={"args": [*self._server.args, *task.arguments]})
         self._session = self._stack.enter_context(_open_session(server, self._timeout_s))
-        offered = self._session.list_tools()
-        names = [spec.name for spec in offered]
-        absent = (self._wanted or set()) - set(names)
-        if absent:
-            raise ValueError(f"tools must be names of the server's ({', '.join(names)}), got {sorted(absent)}")
-        self.tools = (*(spec for spec in offered if self._wanted is None or spec.name in self._wanted), ANSWER)
+        self.tools = (*self._session.list_tools(self._wanted), ANSWER)
         return Task(user=task.user, system=task.system, info=task.info)
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
@@ -138,25 +133,32 @@ class _Session:
     def __init__(self, portal: "BlockingPortal", client: "Client") -> None:
         self._portal, self._client = portal, client
 
-    def list_tools(self) -> list[ToolSpec]:
-        """All that the server offers, in its order.
+    def list_tools(self, wanted: set[str] | None) -> list[ToolSpec]:
+        """What the server offers, in its order; None for all of it.
 
         Raises:
             InfrastructureFailure: it did not answer in time.
-            ValueError: one of them is none, or has the name of ours.
+            ValueError: one that is wanted is not there, is no tool, or has the name of ours.
         """
-        specs: list[ToolSpec] = []
+        tools = []
         cursor = None
         for _ in range(_MAX_LIST_PAGES):
             with _lost("did not list its tools"):
                 page = self._portal.call(partial(self._client.list_tools, cursor=cursor))
-            specs += [foreign_tool(each.name, each.description or "", each.input_schema) for each in page.tools]
+            tools += page.tools
             cursor = page.next_cursor
             if cursor is None:
                 break
-        if any(spec.name == ANSWER.name for spec in specs):
-            raise ValueError(f"tools of the server must have other names than {ANSWER.name}, which ends the task")
-        return specs
+        names = [each.name for each in tools]
+        absent = (wanted or set()) - set(names)
+        if absent:
+            raise ValueError(f"tools must be names of the server's ({', '.join(names)}), got {sorted(absent)}")
+        offered = [each for each in tools if wanted is None or each.name in wanted]
+        if any(each.name == ANSWER.name for each in offered):
+            raise ValueError(
+                f"tools must have other names than {ANSWER.name}, which ends the task; name those you want"
+            )
+        return [foreign_tool(each.name, each.description or "", each.input_schema) for each in offered]
 
     def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Runs a tool; a refusal or an error of the tool's is an observation.
