@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from segue.actors.recorder import Values, read_metrics
 from segue.conf.rules import EVALUATION_MODES, SAMPLED_MODE
@@ -152,7 +153,10 @@ def draw_recall(lines: Sequence[dict[str, Any]], path: Path) -> None:
             style, note = ("--", ", beyond training") if curve.is_extrapolated else ("-", "")
             label = f"{curve.length} tokens{note}"
             axes.plot(curve.distances, curve.probabilities, style, marker="o", markersize=4, label=label)
-        axes.set_xscale("log")
+        axes.set_xscale("log", base=2)
+        # plain numbers: powers would need fonts for formulas
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(-0.02, 1.02)
         _label(axes, f"recall after step {step}", "tokens between fact and question", "probability of the right answer")
     _save(figure, path)

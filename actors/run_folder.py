@@ -19,6 +19,7 @@ export/          the trained model, as another implementation reads it
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -122,6 +123,8 @@ class RunFolder:
         if results or (self.metrics.is_file() and self.metrics.stat().st_size):
             return False
         self.config.unlink(missing_ok=True)
+        # other files, or another tokenizer, may be given
+        shutil.rmtree(self.text, ignore_errors=True)
         return True
 
     def close(self) -> None:

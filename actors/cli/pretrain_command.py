@@ -5,10 +5,11 @@ from pathlib import Path
 
 from segue.actors.cli.parser import add_multirun, make_parser
 
-ABOUT = "Imitate the environment's demonstrator. A run.dir that holds a run is resumed."
+ABOUT = "Imitate the environment's demonstrator, in stages if you like. A run.dir that holds a run is resumed."
 EXAMPLES = (
     "",
     "pretrain.steps=2000 pretrain.skill=expert",
+    "experiment=curriculum",
     "run.init_from=runs/2026-01-31_12-00-00_train/export",
 )
 

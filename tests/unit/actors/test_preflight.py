@@ -18,6 +18,8 @@ from segue.actors.preflight import (
     initial_model,
     least_memory_bytes,
 )
+from segue.actors.recall import recall_options
+from segue.actors.stage_meter import stage_options
 from segue.conf.errors import ConfigError
 from segue.conf.load import load_config
 from segue.conf.schema import SegueConfig, Skill
@@ -200,6 +202,23 @@ def test_an_environment_that_will_not_begin_is_refused_before_anything_starts(
     given = {"import_folder": str(tmp_path), "eval_options": {}, "variants": {}} | changes
     with pytest.raises(ConfigError, match=f"^{message}"):
         check_environment(replace(SQL, **given))
+
+
+def test_what_a_curriculum_will_play_is_tried_before_anything_starts() -> None:
+    stages = "pretrain.curriculum.stages=[{length_mix:{256:0.5,512:0.5}}]"
+    config = load_config(["experiment=curriculum", stages, "pretrain.curriculum.recall.lengths=[4096]"], "pretrain")
+    assert stage_options(config) == {
+        "pretrain.curriculum.stages, 256 tokens": {"length_tokens": 256},
+        "pretrain.curriculum.stages, 512 tokens": {"length_tokens": 512},
+        "pretrain.curriculum.recall.lengths, 4096 tokens": recall_options(4096, 1),
+    }
+    check_environment(config.env, Skill.expert, stage_options(config))
+    config.pretrain.curriculum.length_option = "pages"
+    message = (
+        r"^pretrain\.curriculum\.stages, 256 tokens must be reset options that archive takes, got \{'pages': 256\}: "
+    )
+    with pytest.raises(ConfigError, match=message):
+        check_environment(config.env, Skill.expert, stage_options(config))
 
 
 def test_every_set_of_reset_options_of_the_shipped_environment_begins() -> None:

@@ -77,9 +77,12 @@ def test_a_run_that_ended_before_its_first_result_may_be_given_another_configura
     folder = RunFolder(tmp_path)
     folder.open("train")
     folder.begin(SegueConfig(), LAUNCH)
+    # of the files that the configuration names
+    folder.text.mkdir()
     if result is not None:
         (tmp_path / result).write_text("it")
     assert folder.forget_beginning() is (result is None)
+    assert folder.text.exists() is (result is not None)
     assert folder.config.is_file() is (result is not None)
     folder.close()
     again = RunFolder(tmp_path)
