@@ -17,7 +17,7 @@ EXIT_INTERRUPTED, EXIT_USER_ERROR, KILLED, TERMINATED = 130, 2, -9, -15
 # there is anything to go back to
 _FAIR_ERROR = re.compile(
     "File too large|No space left|No usable temporary directory|Ray did not start|times in a row"
-    "|died: |for the learner to start|could not begin|did not come within"
+    "|in a row were given up|times with its actor|died: |for the learner to start|could not begin|did not come within"
 )
 
 Line = dict[str, Any]

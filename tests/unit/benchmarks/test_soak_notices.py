@@ -108,6 +108,8 @@ def test_a_traceback_or_a_crash_is_no_way_to_end() -> None:
     [
         ("segue: run must be on a disk with room, and writable, got [Errno 27] File too large", True),
         ("segue: the learner was lost 4 times in a row, with no step in between; last: learner-0 died: …", True),
+        ("segue: 4 in a row were given up, with nothing finished in between; task … gave no answer for 9 s", True),
+        ("segue: eval-greedy (share 1 of 2) was lost 4 times with its actor, …; last: rollout-0 gave no answer", True),
         ("segue: Ray did not start: RuntimeError: Timed out", True),
         # a rank that hangs is to be replaced
         ("segue: learner-1 failed: RuntimeError: Timed out waiting 45000ms for send operation to complete", False),
