@@ -12,7 +12,6 @@ Lengths are nominal: a demonstrated archive of 512 tokens comes with the turns t
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +25,6 @@ _SHORT_SHIFT = 0.25
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
-class Origin(Enum):
-    """Where a sequence comes from."""
-
-    demonstration = "demonstration"
-    text = "text"
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
     """One kind of sequence that a mix holds."""
@@ -44,7 +36,7 @@ class Part:
     @property
     def name(self) -> str:
         """As metrics and files name it: `demonstration_512`."""
-        return f"{(Origin.text if self.is_text else Origin.demonstration).value}_{self.length}"
+        return f"{'text' if self.is_text else 'demonstration'}_{self.length}"
 
 
 Mix = Mapping[Part, float]
