@@ -1,12 +1,13 @@
 """The loggers that a run names: which packages they need, how they are opened, where their figures are looked at."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from segue.actors.background_sink import BackgroundSink
 from segue.actors.provenance import program
 from segue.actors.recorder import Progress, Sink, TensorBoardSink, read_progress
 from segue.actors.run_folder import RunFolder
-from segue.conf.schema import Logger, SegueConfig
+from segue.conf.schema import Logger, SegueConfig, WandbMode
 
 
 def open_loggers(config: SegueConfig, folder: RunFolder, say: Callable[[str], None]) -> list[Sink]:
@@ -21,7 +22,17 @@ def open_loggers(config: SegueConfig, folder: RunFolder, say: Callable[[str], No
 
 def where_to_look(config: SegueConfig, folder: RunFolder) -> list[str]:
     """Commands that show, or send, what the loggers left in the run folder."""
-    return [f"{program('tensorboard')} --logdir {folder.events}"] if Logger.tensorboard in config.run.loggers else []
+    commands = {Logger.tensorboard: f"{program('tensorboard')} --logdir {folder.events}"}
+    if config.run.wandb.mode is WandbMode.offline:
+        commands[Logger.wandb] = f"{program('wandb')} sync {folder.wandb}/offline-run-*"
+    if config.run.mlflow.tracking_uri is None:
+        commands[Logger.mlflow] = f"{program('mlflow')} ui --backend-store-uri {database_uri(folder.mlflow)}"
+    return [commands[logger] for logger in config.run.loggers if logger in commands]
+
+
+def database_uri(folder: Path) -> str:
+    """Of the database that MLflow keeps in a run's own folder for it."""
+    return f"sqlite:///{folder / 'mlflow.db'}"
 
 
 def _open(
@@ -38,7 +49,8 @@ def _open(
     def open_mlflow(tell: Callable[[str], None]) -> Sink:
         from segue.actors.mlflow_sink import MlflowSink
 
-        return MlflowSink(config, folder.mlflow, name=name, progress=progress, say=tell)
+        uri = config.run.mlflow.tracking_uri or database_uri(folder.mlflow)
+        return MlflowSink(config, folder.mlflow, uri=uri, name=name, progress=progress, say=tell)
 
     match logger:
         case Logger.tensorboard:

@@ -21,7 +21,6 @@ from segue.conf.flatten import flatten
 from segue.conf.schema import SegueConfig
 from segue.conf.secret import mask_values
 
-DATABASE_NAME = "mlflow.db"
 RUN_NAME = "run.json"
 # of one request, and of a parameter's value
 _MAX_PARAMS = 100
@@ -35,17 +34,17 @@ class MlflowSink:
     Args:
         config: goes along as parameters when the run is made, its secrets masked.
         folder: for the run's id and, unless the configuration names a server, the database; made if it is not there.
+        uri: of the server or the database.
         name: that the run is shown by.
         progress: of the run so far.
         say: is told where the run can be seen.
     """
 
     def __init__(
-        self, config: SegueConfig, folder: Path, *, name: str, progress: Progress, say: Callable[[str], None]
+        self, config: SegueConfig, folder: Path, *, uri: str, name: str, progress: Progress, say: Callable[[str], None]
     ) -> None:
         folder.mkdir(exist_ok=True)
         settings = config.run.mlflow
-        uri = settings.tracking_uri or f"sqlite:///{folder / DATABASE_NAME}"
         self._client = MlflowClient(tracking_uri=uri)
         self._incarnation = progress.num_restores
         # a folder may have moved: what the configuration says names the store

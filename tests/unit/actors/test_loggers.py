@@ -261,8 +261,17 @@ def test_a_missing_extra_is_said_before_anything_starts(
     assert main(["train", "--cfg", "job", f"run.loggers=[{logger}]"]) == 0
 
 
-def test_the_end_of_a_run_names_what_shows_it(tmp_path: Path) -> None:
+def test_the_end_of_a_run_names_what_shows_or_sends_what_lies_in_its_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    assert where_to_look(load_config(["run.loggers=[]"]), folder) == []
-    (line,) = where_to_look(load_config([]), folder)
-    assert line.endswith(f"tensorboard --logdir {tmp_path}/events")
+
+    def ends(*overrides: str) -> list[str]:
+        return [line.partition(" ")[2] for line in where_to_look(load_config([*overrides]), folder)]
+
+    assert ends() == [f"--logdir {tmp_path}/events"]
+    assert ends("run.loggers=[]") == []
+    assert ends("run.loggers=[mlflow,wandb]") == [
+        f"ui --backend-store-uri sqlite:///{tmp_path}/mlflow/mlflow.db",
+        f"sync {tmp_path}/wandb/offline-run-*",
+    ]
+    elsewhere = ("run.wandb.mode=online", "run.mlflow.tracking_uri=https://host/a")
+    assert ends("run.loggers=[mlflow,wandb]", *elsewhere) == []
