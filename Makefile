@@ -31,7 +31,8 @@ train: setup
 	$(VENV)/bin/segue train
 
 test: setup lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m "not system and not adapters" --numprocesses auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m "not system and not adapters" --numprocesses auto --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
 
 test-system: setup system-packages
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m system

@@ -1,6 +1,6 @@
 """A training run that was killed and goes on equals the one that nobody disturbed, to the last bit.
 
-Covered: the command killed behind its second step. Not covered: other points of a run
+Covered: the command killed behind its first step. Not covered: other points of a run
 (`benchmarks/bench_resume.py`), episodes that go on from journals or whose states were evicted (equal to rounding).
 """
 
@@ -15,14 +15,14 @@ from run_cases import SMALL, TIMEOUT_S, has_steps, run, start, step_lines, wait_
 from segue.actors.metrics import METRICS
 
 # from weights that speak the grammar, so that episodes have turns and their environments a say in what runs together
-CHATTY = (*SMALL, "run.init_from=warm_start", "train.group_size=4", "rollout.max_turn_tokens=96", "train.steps=3")
+CHATTY = (*SMALL, "run.init_from=warm_start", "train.group_size=4", "rollout.max_turn_tokens=96", "train.steps=2")
 
 
 def test_a_killed_and_resumed_run_equals_the_undisturbed_one(tmp_path: Path) -> None:
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
     run("train", *CHATTY, f"run.dir={undisturbed}")
     process = start("train", *CHATTY, f"run.dir={resumed}")
-    wait_until(lambda: has_steps(resumed, 2))
+    wait_until(lambda: has_steps(resumed, 1))
     # with all that it started, so that nobody is left who could still write into the folder
     tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     for each in tree:
@@ -35,9 +35,9 @@ def test_a_killed_and_resumed_run_equals_the_undisturbed_one(tmp_path: Path) -> 
     assert differing == [] and num_compared > 100
     differing, num_compared = differing_weights(undisturbed, resumed)
     assert differing == [] and num_compared > 50
-    # step 2 is taken again where the kill came before its checkpoint
+    # step 1 is taken again where the kill came before its checkpoint
     incarnations = [line["incarnation"] for line in step_lines(resumed)]
-    assert incarnations in ([0, 0, 1], [0, 1, 1])
+    assert incarnations in ([0, 1], [1, 1])
     turns = [value for (_, _, name), value in values_of(resumed).items() if name == "batch/turns/mean"]
     assert min(turns) > 1.5
 

@@ -1,9 +1,10 @@
-"""A whole run, looked at from outside: who can reach its processes, and where its secrets are.
+"""A whole run, looked at from outside: who can reach its processes, where its secrets are, how SIGTERM ends it.
 
 Covered: every address and socket of every process, what their servers answer without the token, what is left in files.
 Not covered: a cluster that a run joins, which has its own rules.
 """
 
+import json
 import os
 import re
 import signal
@@ -30,7 +31,7 @@ OVERRIDES = (
     "train.groups_per_step=2",
     "train.group_size=2",
     "train.steps=1000",
-    "train.checkpoint_every=1",
+    "train.checkpoint_every=1000",
     "train.eval_every=0",
     "eval.episodes=2",
     "env.variants={}",
@@ -83,6 +84,8 @@ class Seen:
     """Whose token: what Ray's store of state said."""
     query_environments: list[dict[str, str]] = field(default_factory=list)
     token_mode: int = 0
+    left_behind: list[psutil.Process] = field(default_factory=list)
+    """Processes of the run that outlived it."""
     texts: dict[str, bytes] = field(default_factory=dict)
     """What was printed, and every file that the run and Ray left but the token's own: its path and content."""
 
@@ -112,9 +115,11 @@ def watch_run(place: Path) -> Seen:
         found.token, found.token_mode = found.token_file.read_text(), found.token_file.stat().st_mode
         look_around(found, process, environment, printed)
     finally:
+        children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         process.wait(TIMEOUT_S)
     assert process.returncode == 130, printed.read_text()
+    _, found.left_behind = psutil.wait_procs(children, timeout=20)
     files = [path for path in place.rglob("*") if path.is_file() and path != found.token_file]
     found.texts = {str(path.relative_to(place)): path.read_bytes() for path in files}
     return found
@@ -223,3 +228,11 @@ def test_no_secret_is_printed_or_left_in_a_file(seen: Seen) -> None:
     assert {"printed", "config.yaml", "run.json", "metrics.jsonl", "summary.json", "gcs_server.out"} <= names, names
     for secret in (*SECRETS.values(), seen.token):
         assert [name for name, content in seen.texts.items() if secret.encode() in content] == []
+
+
+def test_sigterm_ends_a_run_with_a_checkpoint_and_leaves_no_process(seen: Seen) -> None:
+    assert f"segue train run.dir={seen.folder} goes on" in seen.texts["printed"].decode()
+    summary = json.loads(seen.texts["run/summary.json"])
+    assert summary["status"] == "interrupted" and 1 <= summary["steps"] < 1000
+    assert f"run/checkpoints/step-{summary['steps']:08d}/manifest.json" in seen.texts
+    assert seen.left_behind == []
