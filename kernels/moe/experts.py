@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.common.rows import add_rows
 from segue.kernels.moe.dense import dense_experts
 from segue.kernels.moe.grouped import grouped_experts, grouped_experts_backward, suits
 from segue.kernels.moe.padded import padded_experts
@@ -71,7 +72,7 @@ class Experts(torch.autograd.Function):
             dgate_BF, dup_BF = dgate_BF.to(z.dtype), dup_BF.to(z.dtype)
             dz_BL = _per_expert(dgate_BF, w1_EFL[experts], sizes)
             _add_per_expert(dz_BL.split(sizes), dup_BF.split(sizes), w3_EFL[experts])
-            dz_TL.index_add_(0, token_P[block], dz_BL.to(dtype))
+            add_rows(dz_TL, token_P[block], dz_BL.to(dtype))
             _add_per_expert(dw1_EFL[experts], dgate_BF.t().split(sizes, 1), z_BL.split(sizes))
             _add_per_expert(dw3_EFL[experts], dup_BF.t().split(sizes, 1), z_BL.split(sizes))
             _add_per_expert(dw2_ELF[experts], grad_BL.t().split(sizes, 1), hidden_BF.split(sizes))
@@ -100,14 +101,14 @@ def run_experts(
     u_TL = torch.zeros(z.shape, dtype=dtype, device=z.device)
     if _is_padding_cheap(counts):
         out_PL = padded_experts(z, token_P, weights_P1, counts, w1, w3, w2, caps)
-        return u_TL.index_add_(0, token_P, out_PL.to(dtype)).to(z.dtype)
+        return add_rows(u_TL, token_P, out_PL.to(dtype)).to(z.dtype)
     w1_ELF, w3_ELF, w2_EFL = (weight.transpose(1, 2).unbind() for weight in (w1, w3, w2))
     for block, experts, sizes in _blocks(counts):
         z_BL = z.index_select(0, token_P[block])
         gate_BF = _per_expert(z_BL, w1_ELF[experts], sizes).to(dtype)
         up_BF = _per_expert(z_BL, w3_ELF[experts], sizes).to(dtype)
         hidden_BF = gated_forward(gate_BF, up_BF, caps).mul_(weights_P1[block]).to(z.dtype)
-        u_TL.index_add_(0, token_P[block], _per_expert(hidden_BF, w2_EFL[experts], sizes).to(dtype))
+        add_rows(u_TL, token_P[block], _per_expert(hidden_BF, w2_EFL[experts], sizes).to(dtype))
     return u_TL.to(z.dtype)
 
 

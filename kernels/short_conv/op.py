@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.common.rows import add_rows
 from segue.kernels.common.sigmoid import silu, silu_into
 from segue.kernels.short_conv.layout import ConvLayout, conv_layout
 
@@ -96,7 +97,7 @@ class _ShortConv(torch.autograd.Function):
         d_head_MC = torch.ops.aten.silu_backward(d_y_MC, (windows_MWC * taps_WC).sum(1))
         d_taps_WC += (d_head_MC[:, None] * windows_MWC).sum(0)
         d_edge = torch.zeros_like(edge)
-        d_edge.index_add_(0, layout.windows.flatten(), (d_head_MC[:, None] * taps_WC).flatten(0, 1))
+        add_rows(d_edge, layout.windows.flatten(), (d_head_MC[:, None] * taps_WC).flatten(0, 1))
         d_edge.index_add_(0, layout.states, d_new_state_NWC.flatten(0, 1).to(edge.dtype))
         d_state, d_tokens = d_edge.split([len(layout.states), len(layout.edge_tokens)])
         d_x_TC.index_add_(0, layout.edge_tokens, d_tokens)
