@@ -18,6 +18,7 @@ from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.step_metrics import evaluation_metrics
 from segue.actors.summary import rows_before_and_after
 from segue.actors.supervise import supervised
+from segue.conf.placement import devices
 from segue.conf.schema import SegueConfig
 
 
@@ -49,9 +50,12 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
     results: dict[str, Any] = {}
     with view, supervised(config, folder.path, view.say) as fleet:
         faults = FaultLog(view.say)
-        pool = RolloutPool(fleet, config, faults.note)
+        pool = RolloutPool(fleet, fleet.config, faults.note)
         fleet.start()
-        pool.begin_start(config.cluster.rollout_actors, exported_model=model, needs_weights=False)
+        cluster = fleet.config.cluster
+        facts["device"] = devices(cluster)["rollout"]
+        view.say(f"rollout: {facts['device']}")
+        pool.begin_start(cluster.num_rollout_actors, exported_model=model, needs_weights=False)
         pool.wait_started()
         folder.begin(config, {**facts, "restored_steps": [0]})
         recorder = Recorder(JsonlSink(folder.metrics), [view])

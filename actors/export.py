@@ -33,7 +33,7 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
         raise ConfigError(f"checkpoint must be whole, got {fault}")
     checkpoint = store.path(chosen) / LEARNER_NAME
     with supervised(config, run_folder, print) as fleet:
-        learners = LearnerRanks(fleet, config)
+        learners = LearnerRanks(fleet, fleet.config)
         fleet.start()
         learners.start(exported_model=None)
         for method, path in (("load", checkpoint), ("export", target)):

@@ -14,8 +14,10 @@ from segue.actors.recorder import Values
 from segue.actors.shared_folder import FolderMark
 from segue.actors.user_loss import import_user_loss
 from segue.actors.weight_channel import WeightTicket, put_weights
+from segue.conf.placement import device_type
 from segue.conf.schema import SegueConfig
 from segue.learner.curriculum import StagePlace
+from segue.model.device import open_device
 from segue.rollout.stored_group import StoredGroup
 from segue.rollout.trajectory import PolicyVersion
 from segue.rollout.trajectory_file import open_group
@@ -65,6 +67,9 @@ class LearnerActor:
         """
         if self._mark is not None:
             self._mark.look()
+        device = open_device(device_type(self._config.cluster.learner_resources))
+        # left to itself DeepSpeed takes a GPU that this process may see and was given no share of
+        os.environ["DS_ACCELERATOR"] = device.type
         # DeepSpeed loads here, so that the controller, which names this class, goes without it
         from segue.learner.learner import Learner
 
@@ -73,7 +78,9 @@ class LearnerActor:
         keep_collectives_at(ray.util.get_node_ip_address())
         # the store is open already: no rank starts one
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-        self._learner = Learner(self._config, rank=self._rank, address=address, initial_model=initial_model)
+        self._learner = Learner(
+            self._config, rank=self._rank, address=address, device=device, initial_model=initial_model
+        )
 
     def train_step(self, request: TrainRequest) -> Values:
         """One reinforcement step; metrics of all ranks together."""

@@ -32,7 +32,7 @@ class LearnerRanks:
         """
         for member in self._members:
             self._fleet.kill(member)
-        self._members = [self._fleet.spawn_learner(rank) for rank in range(self._config.cluster.learner_ranks)]
+        self._members = [self._fleet.spawn_learner(rank) for rank in range(self._config.cluster.num_learner_ranks)]
         timeout_s, what = self._config.cluster.start_timeout_s, "the learner to start"
         first = [self._fleet.call(self._members[0], "open_store")]
         address = self._wait(first, timeout_s, what, is_interruptible=True)[0]

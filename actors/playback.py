@@ -41,7 +41,7 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
         keep_as=None,
     )
     with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), console.print) as fleet:
-        pool = RolloutPool(fleet, config, FaultLog(console.print).note)
+        pool = RolloutPool(fleet, fleet.config, FaultLog(console.print).note)
         fleet.start()
         # a demonstrator has no weights
         pool.begin_start(1, exported_model=model, needs_weights=False)

@@ -16,11 +16,13 @@ from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.errors import ConfigError
 from segue.conf.load import SHIPPED_WARM_START, is_file
 from segue.conf.model_config import ModelConfig
+from segue.conf.placement import device_type
 from segue.conf.reward_term import RewardTermSpec
 from segue.conf.schema import EnvConfig, SegueConfig, Skill
 from segue.envs.client import EnvClient
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.model.describe import describe
+from segue.model.device import gpu_memory_bytes
 from segue.model.published_config import load_published_config
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.chat import Chat
@@ -54,19 +56,27 @@ def check_memory(config: SegueConfig, *, num_rollout: int, num_learners: int) ->
         budget += _check_judges(config)
     if config.cluster.address is not None:
         return
-    memory = psutil.virtual_memory().total
-    if num_rollout and budget > memory:
-        raise ConfigError(
-            f"rollout.state_budget_mb must be below the {memory // 10**6} of this machine's memory, with those of its "
-            f"judges, got {budget // 10**6}"
-        )
-    least = least_memory_bytes(config, num_rollout=num_rollout, num_learners=num_learners)
-    if least > memory:
-        raise ConfigError(
-            f"model and cluster must fit this machine's memory of {memory / 1e9:.1f} GB, got at least "
-            f"{least / 1e9:,.1f} GB for {num_rollout} rollout actors and {num_learners} learner ranks; take a smaller "
-            "model, fewer of them (cluster.rollout_actors, cluster.learner_ranks), or join a cluster (cluster.address)"
-        )
+    rollout_device = device_type(config.cluster.rollout_resources)
+    learner_device = device_type(config.cluster.learner_resources)
+    for device, memory, whose in (
+        ("cpu", psutil.virtual_memory().total, "machine's"),
+        ("cuda", gpu_memory_bytes(), "machine's GPU"),
+    ):
+        players = num_rollout if rollout_device == device else 0
+        learners = num_learners if learner_device == device else 0
+        if players and budget > memory:
+            raise ConfigError(
+                f"rollout.state_budget_mb must be below the {memory // 10**6} of this {whose} memory, with those of "
+                f"its judges, got {budget // 10**6}"
+            )
+        least = least_memory_bytes(config, num_rollout=players, num_learners=learners)
+        if least > memory:
+            raise ConfigError(
+                f"model and cluster must fit this {whose} memory of {memory / 1e9:.1f} GB, got at least "
+                f"{least / 1e9:,.1f} GB for {players} rollout actors and {learners} learner ranks; take a smaller "
+                "model, fewer of them (cluster.rollout_actors, cluster.learner_ranks), or join a cluster "
+                "(cluster.address)"
+            )
 
 
 def _check_judges(config: SegueConfig) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from segue.conf.secret import mask_override
+from segue.model.device import gpu_names
 
 _PACKAGES = (
     "segue",
@@ -41,6 +42,7 @@ def launch_facts(command: str, arguments: list[str]) -> dict[str, Any]:
             "cpu": _cpu_name(),
             "logical_cpus": os.cpu_count(),
             "memory_bytes": psutil.virtual_memory().total,
+            "gpus": gpu_names(),
         },
         "source": _source(Path(__file__).resolve().parent),
     }

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,12 +16,15 @@ from ray._private import state
 from ray._private.services import canonicalize_bootstrap_address
 from ray._raylet import Config
 from ray.exceptions import AuthenticationError
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from segue.actors.errors import RunError
 from segue.actors.loopback import ADDRESS
 from segue.actors.provenance import program
 from segue.actors.ray_errors import explain_version_clash
 from segue.conf.environment import forget_authentication_mode, has_token_authentication
+from segue.conf.placement import GPU
 from segue.conf.schema import ClusterConfig
 
 # for Ray to say which nodes are alive
@@ -34,9 +38,11 @@ _ADDRESS = re.compile(r"cluster at (\S+:\d+)")
 _CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 
 
-def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int) -> str | None:
+def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int, num_gpus: int) -> str | None:
     """Start a Ray of the run's own, or join the cluster that the configuration names.
 
+    Args:
+        num_actors, num_gpus: that a Ray of the run's own is to have room for.
     Returns:
         Where the dashboard is and who may read it, in words; None where there is none.
     Raises:
@@ -47,11 +53,35 @@ def start_ray(cluster: ClusterConfig, *, namespace: str, num_actors: int) -> str
     else:
         _check_address(cluster.address)
     try:
-        context = ray.init(**_init_arguments(cluster, namespace, num_actors))
+        context = ray.init(**_init_arguments(cluster, namespace, num_actors, num_gpus))
     # Ray's own errors have no common class
     except Exception as error:
         raise RunError(_explain_no_ray(cluster, error)) from error
     return _describe_dashboard(context.dashboard_url, cluster)
+
+
+def reserve_gpus(gpu_of: Mapping[str, int], timeout_s: float) -> dict[str, Any]:
+    """Reserve GPUs of a Ray of the run's own, so that each actor can be sent to one.
+
+    Ray alone would fill one GPU with actors that ask for parts before it takes the next.
+
+    Args:
+        gpu_of: number of an actor's GPU by the actor's name.
+        timeout_s: for Ray to grant them.
+    Returns:
+        Ray's scheduling strategy of each actor.
+    """
+    if not gpu_of:
+        return {}
+    num_actors = Counter(gpu_of.values())
+    numbers = sorted(num_actors)
+    group = placement_group([{GPU: 1, "CPU": num_actors[number]} for number in numbers])
+    if not group.wait(timeout_s):
+        raise RunError(f"Ray on this machine did not grant {len(numbers)} GPUs in {timeout_s:.0f} s")
+    return {
+        name: PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=numbers.index(gpu))
+        for name, gpu in gpu_of.items()
+    }
 
 
 def own_servers() -> list[psutil.Process]:
@@ -188,7 +218,7 @@ def _token_remedy(address: str) -> str:
     )
 
 
-def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> dict[str, Any]:
+def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int, num_gpus: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {"namespace": namespace, "log_to_driver": False, "logging_level": "ERROR"}
     if cluster.address is not None:
         return {**arguments, "address": cluster.address}
@@ -199,6 +229,7 @@ def _init_arguments(cluster: ClusterConfig, namespace: str, num_actors: int) -> 
         # never one that happens to run on this machine
         "address": "local",
         "num_cpus": num_cpus,
+        "num_gpus": num_gpus,
         "include_dashboard": cluster.dashboard,
         "dashboard_host": ADDRESS,
         # Ray's own servers bind to the node's address; see `loopback.py`

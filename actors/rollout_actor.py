@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from segue.actors.shared_folder import FolderMark
 from segue.actors.task import Task, member_seed
 from segue.actors.text import open_corpus, text_trajectory
 from segue.actors.weight_channel import WeightTicket, get_weights
+from segue.conf.placement import device_type
 from segue.conf.schema import SegueConfig, Skill
 from segue.envs.client import EnvClient
 from segue.learner.corpus import Corpus
 from segue.model.checkpoint import import_checkpoint
+from segue.model.device import open_device
 from segue.model.network import SegueModel, build_model
 from segue.model.precision import dtype_of
 from segue.model.tokenizer.load import load_tokenizer
@@ -116,7 +118,7 @@ class RolloutActor:
         torch.set_num_threads(config.cluster.threads)
         self._chat = Chat(load_tokenizer(config.tokenizer))
         model = _empty_model(config) if exported_model is None else import_checkpoint(exported_model)[1]
-        device = rollout_device(config.cluster.rollout_resources)
+        device = open_device(device_type(config.cluster.rollout_resources))
         model.to(device)
         self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
         self._environments = EnvClient(config.env, config.env.workers)
@@ -323,15 +325,6 @@ def _refuse_unfinished(trajectory: Trajectory, request: HeldOutRequest) -> None:
             f"{trajectory.outcome.value} after {trajectory.num_tokens} tokens ({cause}); rollout.max_turns, "
             "rollout.max_episode_tokens and rollout.max_episode_s have to fit its length"
         )
-
-
-def rollout_device(resources: Mapping[str, Any]) -> torch.device:
-    """Where an engine computes: on the GPU that Ray gave its actor, or with a share of one; else on the CPU.
-
-    Args:
-        resources: `cluster.rollout_resources`.
-    """
-    return torch.device("cuda" if resources.get("GPU", 0) > 0 else "cpu")
 
 
 def _empty_model(config: SegueConfig) -> SegueModel:

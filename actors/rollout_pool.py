@@ -23,7 +23,7 @@ from typing import Any
 from segue.actors.errors import ActorLost, NeverBegan, RunError
 from segue.actors.faults import Fault
 from segue.actors.rollout_stats import RolloutStats
-from segue.actors.supervise import Answer, Fleet, Member
+from segue.actors.supervise import Answer, Fleet, Member, rollout_name
 from segue.actors.weight_channel import WeightTicket, is_gone
 from segue.conf.schema import SegueConfig
 
@@ -116,7 +116,7 @@ class RolloutPool:
         """
         self._model, self._needs_weights = exported_model, needs_weights
         for index in range(count):
-            name = f"rollout-{index}"
+            name = rollout_name(index)
             self._seats.append(_Seat(name=name, member=self._fleet.spawn_rollout(name)))
             self._begin(self._seats[-1])
 

@@ -36,6 +36,7 @@ from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
 from segue.actors.text import check_text, prepare_corpus
 from segue.conf.errors import ConfigError
+from segue.conf.placement import devices
 from segue.conf.schema import SegueConfig
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -113,11 +114,14 @@ def _launch(
     faults = FaultLog(view.say)
     with view, supervised(config, folder.path, view.say) as fleet:
         _greet(view, folder, lineage, step)
+        settled = fleet.config
+        facts["devices"] = devices(settled.cluster)
+        view.say("; ".join(f"{kind}: {words}" for kind, words in facts["devices"].items()))
         for fault in [*earlier_faults[-1:], *_faults_found(folder, step, damaged)]:
             faults.note(fault)
-        pool, learners = RolloutPool(fleet, config, faults.note), LearnerRanks(fleet, config)
+        pool, learners = RolloutPool(fleet, settled, faults.note), LearnerRanks(fleet, settled)
         fleet.start()
-        pool.begin_start(config.cluster.rollout_actors, exported_model=None, needs_weights=True)
+        pool.begin_start(settled.cluster.num_rollout_actors, exported_model=None, needs_weights=True)
         _start_learner(learners, start_from, faults, max_losses=config.cluster.max_losses)
         pool.wait_started()
         # one that did not start may be started with other values

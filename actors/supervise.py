@@ -36,12 +36,15 @@ from segue.actors.ray_runtime import (
     is_ray_alive,
     lost_node_noticed_s,
     own_servers,
+    reserve_gpus,
     start_ray,
 )
 from segue.actors.rollout_actor import RolloutActor
 from segue.actors.shared_folder import FolderMark, read_mark
 from segue.conf.environment import actor_environment
+from segue.conf.placement import GPU, learner_gpus, placed, rollout_gpus
 from segue.conf.schema import ClusterConfig, SegueConfig
+from segue.model.device import count_gpus
 
 # how often a wait looks at its deadline and at the user's wish to end
 POLL_S = 0.5
@@ -84,7 +87,15 @@ class Fleet:
     """The actors of one run."""
 
     def __init__(self, config: SegueConfig, *, run_folder: Path, interrupt: Interrupt) -> None:
-        self._config = config
+        """`config` may leave open how many actors there are and what they compute on.
+
+        Raises:
+            ConfigError: this machine lacks the GPUs that are asked for.
+        """
+        self._num_gpus = count_gpus()
+        self.config = placed(config, self._num_gpus)
+        """With that settled."""
+        self._strategies: dict[str, Any] = {}
         self._run_folder = run_folder
         self._launch_folder = os.getcwd()
         self._interrupt = interrupt
@@ -103,34 +114,39 @@ class Fleet:
             RunError: there is none.
             Interrupted: the user asked the run to end meanwhile.
         """
-        cluster = self._config.cluster
+        cluster = self.config.cluster
         # workers put the driver's folder first on their path: it must hold no folder named like a package
         os.chdir(self._run_folder)
         namespace = fresh_namespace(self._run_folder)
-        num_actors = cluster.rollout_actors + cluster.learner_ranks
+        num_actors = cluster.num_rollout_actors + cluster.num_learner_ranks
+        gpus = self._gpus()
+        num_gpus = len(set(gpus.values()))
         try:
-            self.dashboard = start_ray(cluster, namespace=namespace, num_actors=num_actors)
+            self.dashboard = start_ray(cluster, namespace=namespace, num_actors=num_actors, num_gpus=num_gpus)
         # how Ray answers SIGTERM, which it takes for itself
         except SystemExit as end:
             raise Interrupted from end
+        self._strategies = reserve_gpus(gpus, cluster.start_timeout_s)
         self._servers = own_servers()
         self._mark = read_mark(self._run_folder)
         self._interrupt.install()
 
     def spawn_rollout(self, name: str) -> Member:
         """Start a rollout actor; it is to be asked to `start`."""
-        options = actor_options(self._config.cluster, name, self._config.cluster.rollout_resources)
+        options = actor_options(self.config.cluster, name, self.config.cluster.rollout_resources)
         # a learner's ranks want to be near each other, rollout actors want memory
-        options |= {} if self._config.cluster.address is None else {"scheduling_strategy": "SPREAD"}
+        elsewhere = None if self.config.cluster.address is None else "SPREAD"
+        options["scheduling_strategy"] = self._strategies.get(name, elsewhere)
         actor = ray.remote(RolloutActor).options(**options)
-        handle = actor.remote(self._config, name=name, run_folder=self._run_folder, mark=self._mark)
+        handle = actor.remote(self.config, name=name, run_folder=self._run_folder, mark=self._mark)
         return self._join(name, handle, demand_of(options))
 
     def spawn_learner(self, rank: int) -> Member:
         """Start a rank of the learner; it is to be asked to `start`."""
-        name = f"learner-{rank}"
-        options = actor_options(self._config.cluster, name, self._config.cluster.learner_resources)
-        handle = ray.remote(LearnerActor).options(**options).remote(self._config, rank=rank, mark=self._mark)
+        name = learner_name(rank)
+        options = actor_options(self.config.cluster, name, self.config.cluster.learner_resources)
+        options["scheduling_strategy"] = self._strategies.get(name)
+        handle = ray.remote(LearnerActor).options(**options).remote(self.config, rank=rank, mark=self._mark)
         return self._join(name, handle, demand_of(options))
 
     def call(self, member: Member, method: str, *arguments: Any) -> Any:
@@ -178,13 +194,13 @@ class Fleet:
 
     def loss_noticed_s(self) -> float:
         """Seconds that a loss may take to be told: an actor that fails for another's loss is heard before it."""
-        if self._config.cluster.address is None:
+        if self.config.cluster.address is None:
             return _PROCESS_NOTICED_S
         return max(_PROCESS_NOTICED_S, lost_node_noticed_s())
 
     def explain_absence(self, members: Sequence[Member]) -> str:
         """Why actors may not have come, to be added to who did not; empty where nothing is known."""
-        if self._config.cluster.address is None:
+        if self.config.cluster.address is None:
             return ""
         # one that has its place may have taken the last
         reasons = (explain_no_place(member.demand) for member in members if not has_place(member.handle))
@@ -197,6 +213,14 @@ class Fleet:
         self._members, self._owners = [], {}
         ray.shutdown()
         os.chdir(self._launch_folder)
+
+    def _gpus(self) -> dict[str, int]:
+        """Actors of a Ray of the run's own that compute on a GPU, and its number; elsewhere Ray chooses."""
+        cluster = self.config.cluster
+        if cluster.address is not None:
+            return {}
+        gpus = {rollout_name(i): gpu for i, gpu in enumerate(rollout_gpus(cluster, self._num_gpus))}
+        return gpus | {learner_name(i): gpu for i, gpu in enumerate(learner_gpus(cluster))}
 
     def _lose_ray(self) -> NoReturn:
         self._is_ray_lost = True
@@ -242,7 +266,7 @@ class Fleet:
         return _caused(self._failure(owner, f"{type(error).__name__}: {last_line(str(error))}", error), error)
 
     def _failure(self, owner: str, what: str, error: BaseException) -> RunError:
-        node = None if self._config.cluster.address is None else node_of(str(error))
+        node = None if self.config.cluster.address is None else node_of(str(error))
         return RunError(explain_failure(owner, what, node=node))
 
     def _loss(self, owner: str, error: BaseException) -> RunError:
@@ -252,6 +276,16 @@ class Fleet:
         if has_never_begun(text):
             return NeverBegan(f"{owner} never began: its node was lost first")
         return ActorLost(f"{owner} died: {explain_loss(text)}")
+
+
+def rollout_name(index: int) -> str:
+    """Of a rollout actor."""
+    return f"rollout-{index}"
+
+
+def learner_name(rank: int) -> str:
+    """Of a learner rank."""
+    return f"learner-{rank}"
 
 
 @contextmanager
@@ -288,15 +322,15 @@ def actor_options(cluster: ClusterConfig, name: str, resources: dict[str, float]
     return {
         "name": name,
         "num_cpus": 1 if cluster.address is None else cluster.threads,
-        "num_gpus": resources.get("GPU", 0),
-        "resources": {kind: amount for kind, amount in resources.items() if kind != "GPU"},
+        "num_gpus": resources.get(GPU, 0),
+        "resources": {kind: amount for kind, amount in resources.items() if kind != GPU},
         "runtime_env": {"env_vars": actor_environment(cluster.threads)},
     }
 
 
 def demand_of(options: dict[str, Any]) -> dict[str, float]:
     """What an actor of these options asks one node for, by Ray's names."""
-    demand = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+    demand = {"CPU": options["num_cpus"], GPU: options["num_gpus"], **options["resources"]}
     return {kind: amount for kind, amount in demand.items() if amount}
 
 

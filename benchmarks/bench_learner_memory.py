@@ -88,7 +88,9 @@ def measure(num_tokens: int, segment_tokens: int) -> dict[str, float]:
         ],
         "pretrain",
     )
-    learner = Learner(config, rank=0, address=("127.0.0.1", free_port()), initial_model=None)
+    learner = Learner(
+        config, rank=0, address=("127.0.0.1", free_port()), device=torch.device("cpu"), initial_model=None
+    )
     learner.imitate_step([StoredGroup.of(demonstration(128))], step=0, place=None)
     built = psutil.Process().memory_info().rss
     learner.imitate_step([StoredGroup.of(demonstration(num_tokens))], step=1, place=None)

@@ -153,9 +153,11 @@ def tracking_uri_holds_no_secret(config: SegueConfig) -> None:
 def values_in_range(config: SegueConfig) -> None:
     """Counts, durations and temperatures that have a lowest or a highest sensible value."""
     for path, lowest in _AT_LEAST:
-        _require(_get(config, path) >= lowest, path, f"at least {lowest}", _get(config, path))
+        value = _get(config, path)
+        _require(value is None or value >= lowest, path, f"at least {lowest}", value)
     for path, highest in _AT_MOST:
-        _require(_get(config, path) <= highest, path, f"at most {highest}", _get(config, path))
+        value = _get(config, path)
+        _require(value is None or value <= highest, path, f"at most {highest}", value)
     for path in _ABOVE_ZERO:
         _require(_get(config, path) > 0, path, "above 0", _get(config, path))
     for path in _SECONDS:
@@ -175,7 +177,12 @@ def resources_in_range(config: SegueConfig) -> None:
         path = f"cluster.{actor}_resources"
         for kind, amount in amounts.items():
             _require(kind != "CPU", path, "without CPU, which cluster.threads says", kind)
-            _require(isinstance(amount, float | int) and amount > 0, f"{path}.{kind}", "a number above 0", amount)
+            is_number = isinstance(amount, float | int) and not isinstance(amount, bool)
+            if kind == "GPU":
+                rule = "in [0, 1]: an actor computes on one"
+                _require(is_number and 0 <= amount <= 1, f"{path}.{kind}", rule, amount)
+            else:
+                _require(is_number and amount > 0, f"{path}.{kind}", "a number above 0", amount)
 
 
 def optimizers_in_range(config: SegueConfig) -> None:
@@ -302,8 +309,8 @@ def groups_can_be_compared(config: SegueConfig) -> None:
 def every_rank_has_work(config: SegueConfig) -> None:
     """Each learner rank trains at least one trajectory a step."""
     batch = config.train.groups_per_step * config.train.group_size
-    rule = f"at most the trajectories of a step ({batch})"
-    _require(config.cluster.learner_ranks <= batch, "cluster.learner_ranks", rule, config.cluster.learner_ranks)
+    ranks, rule = config.cluster.learner_ranks, f"at most the trajectories of a step ({batch})"
+    _require(ranks is None or ranks <= batch, "cluster.learner_ranks", rule, ranks)
 
 
 def turn_fits_episode(config: SegueConfig) -> None:
@@ -545,11 +552,12 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         yield from _numbers(item, f"{path}.{name}" if path else name)
 
 
-def _get(config: SegueConfig, path: str) -> float:
-    value: object = config
+def _get(config: SegueConfig, path: str) -> Any:
+    """A number; None where it may be left out."""
+    value: Any = config
     for part in path.split("."):
         value = getattr(value, part)
-    assert isinstance(value, (int, float)), path
+    assert value is None or isinstance(value, (int, float)), path
     return value
 
 

@@ -9,6 +9,9 @@ from segue.conf.model_config import ModelConfig
 SEGMENT_MULTIPLE = 64
 """Segments are multiples of this many tokens, a whole number of the KDA operator's chunks."""
 
+CPU_PROCESSES = 2
+"""Rollout actors, and likewise learner ranks, of a run that computes on CPUs and does not say how many."""
+
 
 class OnExceed(Enum):
     """What happens to tokens older than the staleness bound."""
@@ -487,10 +490,10 @@ class ClusterConfig:
 
     address: str | None = None
     """Address of a running Ray cluster (`auto` finds it); null starts one here."""
-    rollout_actors: int = 2
-    """Processes that play."""
-    learner_ranks: int = 2
-    """Processes that train."""
+    rollout_actors: int | None = None
+    """Processes that play; null is one for each GPU of the machine, 2 on CPUs."""
+    learner_ranks: int | None = None
+    """Processes that train, each on a GPU of its own where they compute on GPUs; null as above."""
     threads: int = 1
     """Threads of each actor's tensor library."""
     dashboard: bool = True
@@ -503,9 +506,22 @@ class ClusterConfig:
     """Times in a row that an actor, the learner or Ray may be lost with nothing done in between; more end the run. More
     losses over one task end that task."""
     rollout_resources: dict[str, Any] = field(default_factory=dict)
-    """Ray resources of each rollout actor beside its CPUs: `GPU`, or a name that the cluster gives its nodes."""
+    """Ray resources of each rollout actor beside its CPUs: `GPU`, or a name that the cluster gives its nodes. `GPU` is
+    a part of one; 0 computes on the CPU. Unsaid, a Ray of the run's own shares GPUs out in equal parts."""
     learner_resources: dict[str, Any] = field(default_factory=dict)
     """Likewise for each learner rank."""
+
+    @property
+    def num_rollout_actors(self) -> int:
+        """`rollout_actors` of a cluster that `placement.placed` has settled."""
+        assert self.rollout_actors is not None
+        return self.rollout_actors
+
+    @property
+    def num_learner_ranks(self) -> int:
+        """`learner_ranks` of a cluster that `placement.placed` has settled."""
+        assert self.learner_ranks is not None
+        return self.learner_ranks
 
 
 class Logger(Enum):

@@ -1,4 +1,4 @@
-"""The sweeps on DeepSpeed: one process a rank, ZeRO 1 to 3, CPU and gloo. The only file that knows DeepSpeed.
+"""The sweeps on DeepSpeed: one process a rank, ZeRO 1 to 3, on CPUs or GPUs. The only file that knows DeepSpeed.
 
 What is bent, and why (docs/numerics.md has the matrix of what is supported):
 
@@ -8,7 +8,8 @@ What is bent, and why (docs/numerics.md has the matrix of what is supported):
 - clipping is said explicitly, since an absent key means 1.0;
 - the engine's bf16 mode stays off, since it rounds every parameter: a bf16 module comes with the few parameters that
   must stay fp32, and ZeRO keeps fp32 masters and gradient sums of the others all the same;
-- the shared-memory op, a C++ extension compiled at first use, is switched off.
+- the shared-memory op, a C++ extension compiled at first use, is switched off;
+- it takes any GPU that it sees for its own, so the device is said in DS_ACCELERATOR before it is imported.
 """
 
 import logging
@@ -20,6 +21,7 @@ import deepspeed
 import deepspeed.ops
 import torch
 import torch.distributed
+from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import logger as deepspeed_logger
 from deepspeed.utils import (
     safe_get_full_fp32_param,
@@ -39,10 +41,13 @@ _MASTER = "master"
 LR_RATIO = "lr_ratio"
 """Key of a parameter group whose learning rate is so many times the others'."""
 
+# sums of metrics lie on the CPU also where the model does not
+_COLLECTIVES = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 
 
-def join_ranks(rank: int, world_size: int, address: tuple[str, int], timeout_s: float) -> None:
+def join_ranks(rank: int, world_size: int, address: tuple[str, int], timeout_s: float, device: torch.device) -> None:
     """Make this process one of the learner's ranks; returns when all have come.
 
     Args:
@@ -50,7 +55,10 @@ def join_ranks(rank: int, world_size: int, address: tuple[str, int], timeout_s: 
         world_size: ranks in all.
         address: host and port where rank 0 listens.
         timeout_s: deadline of every later collective, in seconds.
+        device: that this rank computes on; the first of its kind that the process sees.
     """
+    chosen = get_accelerator().device_name()
+    assert chosen == device.type, f"DS_ACCELERATOR must be {device.type} before DeepSpeed is imported, got {chosen}"
     deepspeed_logger.setLevel(logging.ERROR)
     # building it needs a compiler and takes minutes
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -59,7 +67,10 @@ def join_ranks(rank: int, world_size: int, address: tuple[str, int], timeout_s: 
         RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK="0", MASTER_ADDR=host, MASTER_PORT=str(port)
     )
     deepspeed.init_distributed(
-        dist_backend="gloo", auto_mpi_discovery=False, verbose=False, timeout=timedelta(seconds=timeout_s)
+        dist_backend=_COLLECTIVES[device.type],
+        auto_mpi_discovery=False,
+        verbose=False,
+        timeout=timedelta(seconds=timeout_s),
     )
 
 
@@ -76,7 +87,7 @@ class DeepSpeedBackend:
         """All ranks bring equal weights.
 
         Args:
-            module: its parameters keep their dtypes; masters and gradient sums are fp32.
+            module: on this rank's device; its parameters keep their dtypes; masters and gradient sums are fp32.
             build_optimizer: from named parameters; groups of one dtype each.
             zero_stage: 1, 2 or 3; 3 needs parameters of one dtype.
             grad_clip: bound of the global gradient norm; 0 turns clipping off.

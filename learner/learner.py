@@ -57,21 +57,30 @@ Read = TypeVar("Read")
 class Learner:
     """Every rank is asked the same, with the same arguments, at the same time."""
 
-    def __init__(self, config: SegueConfig, *, rank: int, address: tuple[str, int], initial_model: Path | None) -> None:
+    def __init__(
+        self,
+        config: SegueConfig,
+        *,
+        rank: int,
+        address: tuple[str, int],
+        device: torch.device,
+        initial_model: Path | None,
+    ) -> None:
         """Join the other ranks and take up the first weights.
 
         Args:
             config: of the run; `cluster.learner_ranks` ranks join.
             rank: of this process.
             address: host and port where rank 0 listens.
+            device: where this rank computes.
             initial_model: exported model to start from; None draws weights from `config.seed`.
         """
         self._config = config
         self._rank = rank
-        join_ranks(rank, config.cluster.learner_ranks, address, config.learner.step_timeout_s)
+        join_ranks(rank, config.cluster.num_learner_ranks, address, config.learner.step_timeout_s, device)
         self._model = _first_model(config, initial_model)
+        self._module = SegmentModule(self._model, config.learner.balance.num_bins, _first_critic(config)).to(device)
         self._biases = router_biases(self._model)
-        self._module = SegmentModule(self._model, config.learner.balance.num_bins, _first_critic(config))
         self._backend = DeepSpeedBackend(
             self._module,
             partial(_build_optimizer, config=config.learner),
@@ -334,7 +343,7 @@ class Learner:
     def _plan(self, lengths: Sequence[int], segment_tokens: int, *, sweep_all: bool) -> RankSchedule:
         schedule = SegmentSchedule.build(
             lengths,
-            self._config.cluster.learner_ranks,
+            self._config.cluster.num_learner_ranks,
             segment_tokens,
             self._config.learner.micro_step_tokens,
             pair_cost=self._pair_cost,

@@ -19,7 +19,7 @@ def run_ranks(script: Path, num_ranks: int, folder: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         )
         for rank in range(num_ranks)
     ]

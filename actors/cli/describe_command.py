@@ -9,7 +9,7 @@ from rich.table import Table
 
 from segue.actors.cli.parser import make_parser
 
-ABOUT = "Count a model's parameters, memory and operations, without building its weights."
+ABOUT = "Count a model's parameters, memory and operations, without building its weights; say what a run computes on."
 EXAMPLES = ("model=k3", "model=mini --json")
 
 
@@ -30,9 +30,11 @@ def main(argv: list[str]) -> int:
     if config is None:
         return 0
     # the tensor library loads here and not for --help
+    from segue.conf.placement import devices, placed
     from segue.model.describe import describe, num_critic_parameters
+    from segue.model.device import count_gpus
 
-    facts = describe(config.model)
+    facts = {**describe(config.model), "devices": devices(placed(config, count_gpus()).cluster)}
     if config.learner.advantage.has_critic:
         facts["parameters"]["critic"] = num_critic_parameters(config.model)
     if arguments.json:
@@ -58,7 +60,7 @@ def _add_rows(table: Table, name: str | int, value: Any, depth: int) -> None:
         for key, inner in value.items():
             _add_rows(table, key, inner, depth + 1)
     else:
-        table.add_row(label, _number(value))
+        table.add_row(label, value if isinstance(value, str) else _number(value))
 
 
 def _number(value: int) -> str:

@@ -33,7 +33,10 @@ def main(argv: list[str]) -> int:
         # Ray and the tensor library load here and not for --help
         from segue.actors.examine import examine
         from segue.actors.preflight import check_memory
+        from segue.conf.placement import placed
+        from segue.model.device import count_gpus
 
-        check_memory(config, num_rollout=config.cluster.rollout_actors, num_learners=0)
+        settled = placed(config, count_gpus())
+        check_memory(settled, num_rollout=settled.cluster.num_rollout_actors, num_learners=0)
         examine(config, arguments=arguments.overrides, launch_folder=Path.cwd())
     return 0

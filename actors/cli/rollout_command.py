@@ -40,8 +40,10 @@ def main(argv: list[str]) -> int:
         # Ray and the tensor library load here and not for --help
         from segue.actors.playback import play_and_print
         from segue.actors.preflight import check_memory
+        from segue.conf.placement import placed
+        from segue.model.device import count_gpus
 
-        check_memory(config, num_rollout=1, num_learners=0)
+        check_memory(placed(config, count_gpus()), num_rollout=1, num_learners=0)
         play_and_print(
             config,
             num_episodes=arguments.episodes,

@@ -38,8 +38,12 @@ def main(argv: list[str]) -> int:
         from segue.actors.preflight import check_memory
         from segue.actors.run import run
         from segue.actors.user_loss import check_loss
+        from segue.conf.placement import placed
+        from segue.model.device import count_gpus
 
-        check_memory(config, num_rollout=config.cluster.rollout_actors, num_learners=config.cluster.learner_ranks)
+        settled = placed(config, count_gpus())
+        cluster = settled.cluster
+        check_memory(settled, num_rollout=cluster.num_rollout_actors, num_learners=cluster.num_learner_ranks)
         check_loss(config)
         run(config, PhaseKind.train, arguments=arguments.overrides, launch_folder=Path.cwd())
     return 0

@@ -75,7 +75,7 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
 def main() -> None:
     rank, num_ranks, port, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
-    join_ranks(rank, num_ranks, ("127.0.0.1", port), timeout_s=120.0)
+    join_ranks(rank, num_ranks, ("127.0.0.1", port), timeout_s=120.0, device=torch.device("cpu"))
     for case in json.loads((folder / f"cases-{num_ranks}.json").read_text()):
         run_case(case, rank, num_ranks, folder)
 

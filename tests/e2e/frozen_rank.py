@@ -30,6 +30,7 @@ from segue.rollout.stored_group import StoredGroup
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
 
 NUM_STEPS, NUM_SESSIONS = 4, 4
+CPU = torch.device("cpu")
 
 
 def make_learner(rank: int, num_ranks: int, port: int, folder: Path) -> Learner:
@@ -47,7 +48,7 @@ def make_learner(rank: int, num_ranks: int, port: int, folder: Path) -> Learner:
         train=TrainConfig(steps=NUM_STEPS),
         cluster=ClusterConfig(learner_ranks=num_ranks),
     )
-    return Learner(config, rank=rank, address=("127.0.0.1", port), initial_model=folder / "start")
+    return Learner(config, rank=rank, address=("127.0.0.1", port), device=CPU, initial_model=folder / "start")
 
 
 def play_group(engine: NativeEngine) -> Group:

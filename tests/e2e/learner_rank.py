@@ -87,7 +87,7 @@ class Story:
 
     def learner(self, **changes) -> Learner:
         config = make_run(self.num_ranks, self.folder / f"run-{self.num_ranks}", **changes)
-        return Learner(config, rank=self.rank, address=self.address, initial_model=None)
+        return Learner(config, rank=self.rank, address=self.address, device=torch.device("cpu"), initial_model=None)
 
     def keep(self, name: str, learner: Learner) -> None:
         update = learner.published()

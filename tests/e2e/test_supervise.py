@@ -17,6 +17,7 @@ import ray
 from segue.actors.errors import ActorLost, Interrupted, RunError
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_ranks import LearnerRanks
+from segue.actors.ray_runtime import reserve_gpus
 from segue.actors.supervise import Answer, Fleet, Member, actor_options
 from segue.actors.weight_channel import WeightTicket, is_gone
 from segue.conf.environment import apply_driver_environment
@@ -79,11 +80,16 @@ class Sleeper:
     def set_weights(self, ticket: WeightTicket) -> None:
         ray.get(ticket.reference)
 
+    def visible_gpus(self) -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     apply_driver_environment()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", namespace="test")
+    # GPUs are names here
+    counts = {"num_cpus": 3, "num_gpus": 2}
+    ray.init(**counts, include_dashboard=False, log_to_driver=False, logging_level="ERROR", namespace="test")
     yield
     ray.shutdown()
 
@@ -113,7 +119,7 @@ def make_fleet(tmp_path: Path) -> tuple[SleeperFleet, Member, Interrupt]:
 
 def make_ranks(tmp_path: Path) -> LearnerRanks:
     fleet, _, _ = make_fleet(tmp_path)
-    ranks = LearnerRanks(fleet, fleet._config)
+    ranks = LearnerRanks(fleet, fleet.config)
     ranks.start(None)
     return ranks
 
@@ -227,6 +233,22 @@ def test_an_actor_asks_a_cluster_that_is_there_for_a_cpu_a_thread_and_for_what_i
     assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (8, 0.5, {"fast": 2})
     # a Ray of the run's own takes all of its actors, however small the machine
     assert actor_options(ClusterConfig(threads=8), "learner-0", {})["num_cpus"] == 1
+
+
+def test_actors_of_a_ray_of_the_runs_own_are_sent_to_the_gpus_that_are_named(cluster: None) -> None:
+    strategies = reserve_gpus({"rollout-0": 1, "learner-0": 0, "learner-1": 1}, 30.0)
+    # with such small parts Ray alone would put all of them on one
+    sleepers = [
+        ray.remote(Sleeper).options(num_cpus=1, num_gpus=0.3, scheduling_strategy=strategy).remote()
+        for strategy in strategies.values()
+    ]
+    rollout, first, second = ray.get([sleeper.visible_gpus.remote() for sleeper in sleepers])
+    assert rollout == second and {first, second} == {"0", "1"}
+    for sleeper in sleepers:
+        ray.kill(sleeper)
+    ray.util.remove_placement_group(strategies["rollout-0"].placement_group)
+    # on CPUs nothing is reserved
+    assert reserve_gpus({}, 30.0) == {}
 
 
 def test_a_failure_and_a_death_name_the_actor(cluster: None, tmp_path: Path) -> None:

@@ -366,6 +366,16 @@ def test_describe_prints_the_published_sizes_of_k3(capsys: pytest.CaptureFixture
     assert "2.7795e+12" in capsys.readouterr().out
 
 
+def test_describe_says_what_a_run_computes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = ["cluster.rollout_actors=3", "cluster.learner_ranks=1"]
+    on_cpu = ["cluster.rollout_resources={GPU: 0}", "cluster.learner_resources={GPU: 0}"]
+    assert main(["describe", "--json", *counts, *on_cpu]) == 0
+    expected = {"rollout": "3 actors on cpu", "learner": "1 rank on cpu"}
+    assert json.loads(capsys.readouterr().out)["devices"] == expected
+    assert main(["describe", *counts, *on_cpu]) == 0
+    assert "3 actors on cpu" in capsys.readouterr().out
+
+
 def test_help_lists_groups_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["train", "--help"])

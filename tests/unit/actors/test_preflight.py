@@ -22,6 +22,7 @@ from segue.actors.recall import recall_options
 from segue.actors.stage_meter import stage_options
 from segue.conf.errors import ConfigError
 from segue.conf.load import load_config
+from segue.conf.placement import placed
 from segue.conf.schema import SegueConfig, Skill
 from segue.model.describe import describe
 from segue.model.network import build_model
@@ -121,10 +122,16 @@ def test_what_the_actors_cannot_do_without_is_summed_by_hand() -> None:
     ],
 )
 def test_what_cannot_fit_is_refused_before_anything_starts(overrides: list[str], message: str) -> None:
-    config = load_config(overrides)
-    actors = config.cluster.rollout_actors, config.cluster.learner_ranks
+    config = placed(load_config(overrides), 0)
+    actors = config.cluster.num_rollout_actors, config.cluster.num_learner_ranks
     with pytest.raises(ConfigError, match=f"^{message}"):
         check_memory(config, num_rollout=actors[0], num_learners=actors[1])
+
+
+def test_what_computes_on_gpus_is_held_against_their_memory() -> None:
+    config = placed(load_config(["model=k3"]), 1)
+    with pytest.raises(ConfigError, match=r"^model and cluster must fit this machine's GPU memory of .* 1 learner r"):
+        check_memory(config, num_rollout=0, num_learners=1)
 
 
 def test_a_cluster_that_is_there_may_have_any_memory() -> None:

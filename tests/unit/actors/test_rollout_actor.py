@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from actor_cases import make_trajectory
 
 from segue.actors.group_record import GroupRecord
-from segue.actors.rollout_actor import EvaluationRequest, RolloutActor, collect_group, rollout_device
+from segue.actors.rollout_actor import EvaluationRequest, RolloutActor, collect_group
 from segue.actors.stages import StepPlan
 from segue.actors.task import Task, member_seed
 from segue.conf.schema import EnvConfig, RolloutConfig, SegueConfig, TrainConfig
@@ -200,8 +199,3 @@ def test_what_an_actor_plays_is_rated_and_keeps_to_its_tasks_budgets(tmp_path: P
     assert any(trajectory.num_trainable == 8 for trajectory in group.trajectories)
     assert held_out.reward_terms == {"turns": 0.25} and "budget_tokens" not in held_out.info
     assert (stats.reward_terms.computed, stats.reward_terms.failed) == (3, 0)
-
-
-@pytest.mark.parametrize(("resources", "device"), [({}, "cpu"), ({"rollout": 1}, "cpu"), ({"GPU": 0.5}, "cuda")])
-def test_an_engine_computes_where_ray_gave_its_actor_a_gpu(resources, device):
-    assert rollout_device(resources).type == device

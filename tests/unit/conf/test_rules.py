@@ -293,6 +293,15 @@ def test_settings_without_their_switch_are_refused(overrides: list[str], key: st
         load_config(overrides)
 
 
+@pytest.mark.parametrize("amount", ["2", "-0.5", "true", "all"])
+def test_an_actor_takes_a_part_of_one_gpu(amount: str) -> None:
+    given = {"true": "True"}.get(amount, amount)
+    rule = rf"^cluster\.rollout_resources\.GPU must be in \[0, 1\]: an actor computes on one, got {given}$"
+    with pytest.raises(ConfigError, match=rule):
+        load_config([f"cluster.rollout_resources={{GPU: {amount}}}"])
+    assert load_config(["cluster.rollout_resources={GPU: 0}"]).cluster.rollout_resources == {"GPU": 0}
+
+
 def float_keys() -> list[str]:
     """Every key that takes a number with a fraction, from the schema."""
     return [key for key in flatten(SegueConfig()) if "a number" in describe_type(key)]
