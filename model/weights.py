@@ -1,6 +1,7 @@
 """Weights on their way from the learner to the rollout: one flat buffer and a manifest of what lies where."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
@@ -58,20 +59,19 @@ def gather_weights(layout: Mapping[str, Tensor], fetch: Callable[[str], Tensor])
         offsets.append(end)
         end += -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     data = np.zeros(end, np.uint8)
-    manifest = []
+    shapes, parts = [], []
     for name, offset in zip(layout, offsets, strict=True):
         tensor = fetch(name)
         raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-        data[offset : offset + raw.nbytes] = raw
-        entry = TensorEntry(
-            name=name,
-            shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            offset_bytes=offset,
-            digest=_digest(raw),
-        )
-        manifest.append(entry)
-    return WeightUpdate(manifest=tuple(manifest), data=data)
+        part = data[offset : offset + raw.nbytes]
+        part[:] = raw
+        shapes.append((tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")))
+        parts.append(part)
+    manifest = tuple(
+        TensorEntry(name=name, shape=shape, dtype=dtype, offset_bytes=offset, digest=digest)
+        for name, (shape, dtype), offset, digest in zip(layout, shapes, offsets, _digests(parts), strict=True)
+    )
+    return WeightUpdate(manifest=manifest, data=data)
 
 
 def check_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
@@ -89,8 +89,10 @@ def check_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
         if entry.shape != tuple(tensor.shape) or _dtype(entry.dtype) != tensor.dtype:
             found = f"{entry.dtype} {list(entry.shape)}"
             raise ValueError(f"{name} must be {tensor.dtype} {list(tensor.shape)}, got {found}")
-        if _digest(_bytes_of(update, entry)) != entry.digest:
-            raise ValueError(f"{name} arrived with other bytes than were packed")
+    digests = _digests([_bytes_of(update, entry) for entry in update.manifest])
+    for entry, digest in zip(update.manifest, digests, strict=True):
+        if digest != entry.digest:
+            raise ValueError(f"{entry.name} arrived with other bytes than were packed")
 
 
 def copy_weights(update: WeightUpdate, tensors: Mapping[str, Tensor]) -> None:
@@ -112,6 +114,12 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"dtype must be the name of a torch dtype, got {name!r}")
     return dtype
+
+
+def _digests(parts: Sequence[NDArray[np.uint8]]) -> list[str]:
+    """Of each part, on as many threads as the tensor library has."""
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        return list(threads.map(_digest, parts))
 
 
 def _digest(raw: NDArray[np.uint8]) -> str:
