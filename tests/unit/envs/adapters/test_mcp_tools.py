@@ -23,7 +23,8 @@ from segue.envs.tool import ToolCall
 FOLDER = Path(__file__).parent
 COMMAND = [sys.executable, "-P", str(FOLDER / "store_server.py")]
 PLAIN = [sys.executable, "-P", str(FOLDER / "plain_server.py")]
-KWARGS: dict[str, Any] = {"command": COMMAND, "task": "store_tasks:how_many"}
+# a busy machine takes its time to start a server
+KWARGS: dict[str, Any] = {"command": COMMAND, "task": "store_tasks:how_many", "timeout_s": 25.0}
 # of seed 1: what `random.Random(1).randint(1, 9)` draws
 TRUTH = 3
 
@@ -109,7 +110,7 @@ def test_what_is_no_text_is_said_in_words() -> None:
 
 
 def test_a_server_that_hangs_or_ends_in_a_call_fails_the_episode_in_time() -> None:
-    with env_of(command=PLAIN, timeout_s=2.0, tools=["fail"]) as env:
+    with env_of(command=PLAIN, timeout_s=3.0, tools=["fail"]) as env:
         for how, words in (("hang", "timed out"), ("exit", "Connection closed")):
             env.reset(seed=1)
             assert [spec.name for spec in env.tools] == ["fail", "answer"]
@@ -120,13 +121,13 @@ def test_a_server_that_hangs_or_ends_in_a_call_fails_the_episode_in_time() -> No
 
 
 def test_a_server_that_does_not_begin_is_no_fault_of_the_policy() -> None:
-    for code, words in (
-        ("raise SystemExit(3)", "Connection closed"),
-        ("import sys\nfor line in sys.stdin: pass", "it said nothing for 0.5 s"),
+    for code, timeout_s, words in (
+        ("raise SystemExit(3)", 25.0, "Connection closed"),
+        ("import sys\nfor line in sys.stdin: pass", 0.5, "it said nothing for 0.5 s"),
     ):
         words = f"the MCP server .* did not begin: .*{words}"
         command = [sys.executable, "-c", code]
-        with env_of(command=command, timeout_s=0.5) as env, pytest.raises(InfrastructureFailure, match=words):
+        with env_of(command=command, timeout_s=timeout_s) as env, pytest.raises(InfrastructureFailure, match=words):
             env.reset(seed=1)
 
 
