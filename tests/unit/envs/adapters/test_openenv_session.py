@@ -136,7 +136,7 @@ def test_what_is_no_action_there_is_an_observation() -> None:
         (refused("EXECUTION_ERROR", "no luck"), RuntimeError, "step failed in the OpenEnv server: no luck"),
         (refused("CAPACITY_REACHED", "3/3 sessions"), InfrastructureFailure, "gives no session: 3/3 sessions"),
         (1011, InfrastructureFailure, "the OpenEnv server at .* is gone: .*1011"),
-        (None, RuntimeError, r"did not answer step within 0\.5 s"),
+        (None, RuntimeError, r"did not answer step within 1\.5 s"),
     ],
     ids=["raises", "full", "gone", "hangs"],
 )
@@ -144,12 +144,12 @@ def test_a_fault_in_a_step_is_put_down_to_whose_it_is(
     answer: dict[str, Any] | int | None, failure: type[Exception], words: str
 ) -> None:
     answers = [observed({}), *([] if answer is None else [answer])]
-    with spoken_openenv(GUESS, *answers) as server, env_of(server, timeout_s=0.5) as env:
+    with spoken_openenv(GUESS, *answers) as server, env_of(server, timeout_s=1.5) as env:
         env.reset(seed=1)
         started = time.monotonic()
         with pytest.raises(failure, match=words):
             act(env, 1)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 10
 
 
 def test_a_server_that_is_gone_before_an_episode_is_no_fault_of_the_environment() -> None:
