@@ -113,6 +113,26 @@ class MlaAttention(torch.autograd.Function):
         return dq, drows, dprior_rows, dweight_XL.view(kv_b.shape).to(kv_b.dtype), None, None, None
 
 
+@torch.no_grad()
+def max_logits(
+    q: Tensor, rows: Tensor, prior_rows: Tensor, kv_b: Tensor,
+    offsets: tuple[int, ...], prior_offsets: tuple[int, ...], scale: float,
+) -> Tensor:  # fmt: skip
+    """Largest score of each head, tile after tile; minus infinity where there is no query."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    key_width = q.shape[2] - (rows.shape[1] - kv_b.shape[2])
+    q_HTK, weight_HXL = (q.to(dtype) * scale).transpose(0, 1), kv_b.to(dtype)
+    max_H = torch.full((q.shape[1],), float("-inf"), dtype=dtype, device=q.device)
+    future_QQ = _future(q_HTK)
+    for tile in _key_tiles(offsets, prior_offsets):
+        rows_SC = (prior_rows if tile.is_prior else rows)[tile.rows].to(dtype)
+        keys_HSK, _ = _expand(rows_SC, weight_HXL, key_width)
+        for queries, visible in _query_tiles(tile):
+            scores_HQS = _scores(q_HTK[:, queries], keys_HSK[:, :visible], tile, queries, future_QQ)
+            torch.maximum(max_H, scores_HQS.amax((1, 2)), out=max_H)
+    return max_H
+
+
 def _scaled_queries(q: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
     """Queries whose products with keys are scores in units of log 2."""
     return (q.to(dtype) * (scale * LOG2_E)).transpose(0, 1)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from segue.kernels.mla import tiles
 from segue.kernels.mla.decode import absorbed_decode
-from segue.kernels.mla.naive import naive_mla_attention, naive_mla_decode
-from segue.kernels.mla.op import mla_attention, mla_decode
+from segue.kernels.mla.naive import naive_mla_attention, naive_mla_decode, naive_mla_max_logits
+from segue.kernels.mla.op import mla_attention, mla_decode, mla_max_logits
 
 SCALE = 0.25
 LENGTHS = [
@@ -67,6 +67,28 @@ def test_tiles_change_nothing(key_tile: int, query_tile: int, monkeypatch: pytes
     monkeypatch.setattr(tiles, "KEY_TILE", key_tile)
     monkeypatch.setattr(tiles, "QUERY_TILE", query_tile)
     assert_equals_reference(*pair(OWN, PRIOR), make_inputs(OWN, PRIOR))
+
+
+@pytest.mark.parametrize(("own", "prior"), LENGTHS)
+@pytest.mark.parametrize(("key_tile", "query_tile"), [(512, 128), (16, 5)])
+def test_largest_scores_are_those_of_the_reference(
+    own: list[int], prior: list[int], key_tile: int, query_tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "KEY_TILE", key_tile)
+    monkeypatch.setattr(tiles, "QUERY_TILE", query_tile)
+    inputs, borders = make_inputs(own, prior), (offsets_of(own), offsets_of(prior))
+    found = mla_max_logits(*inputs, *borders, scale=SCALE)
+    torch.testing.assert_close(found, naive_mla_max_logits(*inputs, *borders, SCALE), rtol=1e-13, atol=1e-13)
+    assert bool(found.isfinite().all()) == bool(sum(own))
+
+
+def test_a_score_with_a_later_key_is_none() -> None:
+    # only shared keys, 1 and 5: scores are 3 * 1 of the first query with itself, 2 * 1 and 2 * 5 of the second with
+    # both, while 3 * 5 lies in the future
+    q, rows = torch.tensor([[[0.0, 3.0]], [[0.0, 2.0]]]), torch.tensor([[0.0, 1.0], [0.0, 5.0]])
+    offsets, none = torch.tensor([0, 2]), torch.tensor([0, 0])
+    found = mla_max_logits(q, rows, rows[:0], torch.zeros(1, 2, 1), offsets, none, scale=0.5)
+    assert found.tolist() == [5.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
