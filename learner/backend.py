@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import Any
 
 import deepspeed
 import deepspeed.ops
@@ -27,6 +28,7 @@ from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
     safe_get_full_optimizer_state,
+    safe_get_local_grad,
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
 )
@@ -159,6 +161,14 @@ class DeepSpeedBackend:
         """The step's gradients by parameter, whole, fp32; between the last backward and `step`."""
         return {name: safe_get_full_grad(parameter).clone() for name, parameter in self._trained.items()}
 
+    def own_gradient_squares(self) -> dict[str, Tensor]:
+        """Sum of squares, in double precision, of this rank's share of each parameter's gradient; when as `gradients`.
+
+        Shares are disjoint, so sums over ranks are the squared norms, and nothing is gathered.
+        """
+        shares = {name: _own_gradient(parameter) for name, parameter in self._trained.items()}
+        return {name: share.double().square().sum() for name, share in shares.items()}
+
     def published_layout(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, without values: shapes and dtypes on the meta device."""
         return {name: _shape_of(tensor, tensor.dtype) for name, tensor in self._published.items()}
@@ -237,6 +247,14 @@ class DeepSpeedBackend:
         # by the largest entry, whose square cannot overflow; NaN and infinity pass through
         largest = torch.linalg.vector_norm(grad, ord=float("inf"))
         self._grad_bounds.append(largest.double() * grad.numel() ** 0.5)
+
+
+def _own_gradient(parameter: Any) -> Tensor:
+    """The part of a parameter's gradient that this rank updates with."""
+    if hasattr(parameter, "ds_id"):
+        return safe_get_local_grad(parameter)
+    fragment = parameter._hp_mapping
+    return parameter.new_zeros(0) if fragment is None else fragment.get_lp_grad_fragment(parameter._index_in_param_group)
 
 
 def _shape_of(tensor: Tensor, dtype: torch.dtype) -> Tensor:

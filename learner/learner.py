@@ -29,6 +29,7 @@ from segue.learner.critic import Judgement, critic_metrics, critic_sums, judge, 
 from segue.learner.curriculum import StagePlace, step_settings
 from segue.learner.failure import DamagedGroupsError, InexactError, NonFiniteError, failure_paths, save_failure
 from segue.learner.first_values import FirstValues
+from segue.learner.gradient_norm import component_norms
 from segue.learner.learning_rate import learning_rate
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
 from segue.learner.optimizer import build_adamw
@@ -295,12 +296,14 @@ class Learner:
         gauge = self._refuse_inexact(result)
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
         bias_kl = self._balance(tokens, schedule, result, step)
+        norms = component_norms(self._backend.own_gradient_squares(), self._config.model, self._backend.sum_over_ranks)
         grad_norm = self._backend.step(optimizer, lr)
         assert isfinite(grad_norm), grad_norm
         sums = self._join({"loss": torch.tensor(result.loss), "tokens": torch.tensor(float(sum(tokens.lengths)))})
         metrics: Metrics = {
             "update/loss/total": sums["loss"],
             "update/gradient/norm": grad_norm,
+            **norms,
             "update/learning_rate/value": lr,
             **router_metrics(load),
             "router/bias_kl/mean_nats": bias_kl,

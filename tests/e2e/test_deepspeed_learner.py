@@ -130,6 +130,21 @@ def test_metrics_equal_a_second_derivation(folder, stage, num_ranks):
 
 
 @both
+@every_stage
+def test_norms_of_the_gradients_parts_add_up_to_the_whole_norm(folder, stage, num_ranks):
+    prefix = "update/gradient/norm/"
+    for name in (f"first-{stage}", f"second-{stage}"):
+        found = facts(folder, num_ranks)[name]
+        parts = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
+        assert parts.keys() == {
+            "embedding", "head", "residual", "norm", "kda", "mla", "dense", "router", "experts", "shared",
+        }  # fmt: skip
+        assert min(parts.values()) > 0.0
+        # the whole norm is summed in single precision, over the raw gradient, which is clipped to 1 afterwards
+        assert math.hypot(*parts.values()) == pytest.approx(found["update/gradient/norm"], rel=1e-5)
+
+
+@both
 def test_a_loss_of_whole_trajectories_under_advantages_of_the_whole_step_equals_a_second_derivation(folder, num_ranks):
     logprob, behaviour, _ = run_again(weights(folder, "start-1", num_ranks))
     means = [float(np.mean(own - other)) for own, other in zip(logprob, behaviour, strict=True)]
