@@ -4,6 +4,7 @@ from pathlib import Path
 
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.learner_ranks import LearnerRanks
+from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.run_folder import RunFolder
 from segue.actors.supervise import supervised
 from segue.conf.errors import ConfigError
@@ -32,8 +33,12 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
     if fault is not None:
         raise ConfigError(f"checkpoint must be whole, got {fault}")
     checkpoint = store.path(chosen) / LEARNER_NAME
+    launches = folder.read_launches()
+    if not launches:
+        raise ConfigError(f"run folder must hold {folder.launches.name}, got {run_folder} without it; put it back")
+    kind = PhaseKind(launches[0]["command"])
     with supervised(config, run_folder, print) as fleet:
-        learners = LearnerRanks(fleet, fleet.config)
+        learners = LearnerRanks(fleet, fleet.config, make_phase(config, kind).optimizer)
         fleet.start()
         learners.start(exported_model=None)
         for method, path in (("load", checkpoint), ("export", target)):

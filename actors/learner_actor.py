@@ -15,7 +15,7 @@ from segue.actors.shared_folder import FolderMark
 from segue.actors.user_loss import import_user_loss
 from segue.actors.weight_channel import WeightTicket, put_weights
 from segue.conf.placement import device_type
-from segue.conf.schema import SegueConfig
+from segue.conf.schema import OptimizerConfig, SegueConfig
 from segue.learner.curriculum import StagePlace
 from segue.model.device import open_device
 from segue.rollout.stored_group import StoredGroup
@@ -58,11 +58,12 @@ class LearnerActor:
         self._store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
         return host, port
 
-    def start(self, address: tuple[str, int], initial_model: Path | None) -> None:
+    def start(self, address: tuple[str, int], optimizer: OptimizerConfig, initial_model: Path | None) -> None:
         """Join the other ranks and build the learner.
 
         Args:
             address: of rank 0's `open_store`.
+            optimizer: the section of the configuration that the run's steps use.
             initial_model: folder of the exported model to start from; None draws weights.
         """
         if self._mark is not None:
@@ -79,7 +80,7 @@ class LearnerActor:
         # the store is open already: no rank starts one
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         self._learner = Learner(
-            self._config, rank=self._rank, address=address, device=device, initial_model=initial_model
+            self._config, optimizer, rank=self._rank, address=address, device=device, initial_model=initial_model
         )
 
     def train_step(self, request: TrainRequest) -> Values:

@@ -6,7 +6,7 @@ from typing import Any
 
 from segue.actors.errors import ActorLost, RunError, Silent
 from segue.actors.supervise import Fleet, Member
-from segue.conf.schema import SegueConfig
+from segue.conf.schema import OptimizerConfig, SegueConfig
 
 
 class LearnerRanks:
@@ -15,9 +15,10 @@ class LearnerRanks:
     A rank that is lost, or overdue, ends all: the others hold half a step. `start` then makes new ones.
     """
 
-    def __init__(self, fleet: Fleet, config: SegueConfig) -> None:
+    def __init__(self, fleet: Fleet, config: SegueConfig, optimizer: OptimizerConfig) -> None:
         self._fleet = fleet
         self._config = config
+        self._optimizer = optimizer
         self._members: list[Member] = []
 
     def start(self, exported_model: Path | None) -> None:
@@ -36,7 +37,9 @@ class LearnerRanks:
         timeout_s, what = self._config.cluster.start_timeout_s, "the learner to start"
         first = [self._fleet.call(self._members[0], "open_store")]
         address = self._wait(first, timeout_s, what, is_interruptible=True)[0]
-        ready = [self._fleet.call(member, "start", address, exported_model) for member in self._members]
+        ready = [
+            self._fleet.call(member, "start", address, self._optimizer, exported_model) for member in self._members
+        ]
         self._wait(ready, timeout_s, what, is_interruptible=True)
 
     def ask(self, method: str, *arguments: Any, what: str) -> list[Any]:

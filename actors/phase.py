@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from segue.actors.task import TaskKind
-from segue.conf.schema import EffortConfig, OnExceed, SegueConfig, StageConfig
+from segue.conf.schema import EffortConfig, OnExceed, OptimizerConfig, SegueConfig, StageConfig
 
 # enough that the learner never waits, few enough that an ended run has played little in vain
 _DEMONSTRATIONS_AHEAD = 4
@@ -47,6 +47,8 @@ class Phase:
     """Method of a rollout actor: a task to a group's record."""
     learn: str
     """Method of a learner actor: a batch to metrics."""
+    optimizer: OptimizerConfig
+    """What the learner updates with."""
 
 
 def make_phase(config: SegueConfig, kind: PhaseKind) -> Phase:
@@ -71,6 +73,7 @@ def _reinforcement(config: SegueConfig) -> Phase:
         publishes_every_step=True,
         play="play",
         learn="train_step",
+        optimizer=config.learner.optimizer,
     )
 
 
@@ -91,4 +94,5 @@ def _imitation(config: SegueConfig) -> Phase:
         publishes_every_step=False,
         play="demonstrate",
         learn="imitate_step",
+        optimizer=config.pretrain.optimizer,
     )

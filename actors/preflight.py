@@ -18,7 +18,7 @@ from segue.conf.load import SHIPPED_WARM_START, is_file
 from segue.conf.model_config import ModelConfig
 from segue.conf.placement import device_type
 from segue.conf.reward_term import RewardTermSpec
-from segue.conf.schema import EnvConfig, SegueConfig, Skill
+from segue.conf.schema import EnvConfig, OptimizerKind, SegueConfig, Skill
 from segue.envs.client import EnvClient
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
 from segue.model.describe import describe
@@ -32,8 +32,8 @@ NO_OPTIONS: Mapping[str, dict[str, Any]] = MappingProxyType({})
 
 # of a process that has loaded the tensor library
 _PROCESS_BYTES = 10**8
-# both moments of AdamW, in fp32
-_MOMENT_BYTES = 8
+# what an optimiser keeps of a parameter at the least, in fp32: both moments of AdamW, the momentum of Muon
+_MOMENT_BYTES = {OptimizerKind.adamw: 8, OptimizerKind.muon: 4}
 
 
 def check_memory(config: SegueConfig, *, num_rollout: int, num_learners: int) -> None:
@@ -105,7 +105,8 @@ def least_memory_bytes(config: SegueConfig, *, num_rollout: int, num_learners: i
     weights = costs["weights_bytes"][config.learner.precision.name]
     # ZeRO-3 shares the weights out
     num_copies = num_rollout + (min(1, num_learners) if config.learner.zero_stage == 3 else num_learners)
-    moments = _MOMENT_BYTES * costs["parameters"]["total"] if num_learners else 0
+    kinds = (config.learner.optimizer.kind, config.pretrain.optimizer.kind)
+    moments = min(_MOMENT_BYTES[kind] for kind in kinds) * costs["parameters"]["total"] if num_learners else 0
     judges = [describe(_model_in(spec, folder)) for spec, _, folder in judges_of_their_own(config)]
     judging = sum(judge["weights_bytes"][config.learner.precision.name] for judge in judges)
     plain = _PROCESS_BYTES * (num_rollout + num_learners)

@@ -119,7 +119,8 @@ def _launch(
         view.say("; ".join(f"{kind}: {words}" for kind, words in facts["devices"].items()))
         for fault in [*earlier_faults[-1:], *_faults_found(folder, step, damaged)]:
             faults.note(fault)
-        pool, learners = RolloutPool(fleet, settled, faults.note), LearnerRanks(fleet, settled)
+        pool = RolloutPool(fleet, settled, faults.note)
+        learners = LearnerRanks(fleet, settled, phase.optimizer)
         fleet.start()
         pool.begin_start(settled.cluster.num_rollout_actors, exported_model=None, needs_weights=True)
         _start_learner(learners, start_from, faults, max_losses=config.cluster.max_losses)

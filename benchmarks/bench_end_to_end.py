@@ -91,7 +91,12 @@ class Ours:
         model.init_weights(torch.Generator().manual_seed(0))
         self._engine = build_native_engine(model, config.rollout, version=PolicyVersion(0, 0))
         self._learner = Learner(
-            config, rank=0, address=("127.0.0.1", free_port()), device=torch.device("cpu"), initial_model=None
+            config,
+            config.learner.optimizer,
+            rank=0,
+            address=("127.0.0.1", free_port()),
+            device=torch.device("cpu"),
+            initial_model=None,
         )
         # asyncio.run would print all results into an error message that it then discards
         self._loop = asyncio.new_event_loop()

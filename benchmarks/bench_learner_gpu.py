@@ -56,7 +56,7 @@ def sweep(model: SegueModel, batch: TokenBatch, segment_tokens: int) -> SweepRes
     module = SegmentModule(model, num_bins=100)
     schedule = SegmentSchedule.build(batch.lengths, 1, segment_tokens, segment_tokens, pair_cost=0.0).ranks[0]
     backend = BareBackend(module, state_layout(model))
-    return run_sweeps(backend, schedule, batch, mean_loss, is_exact=True, counts_routes=False)
+    return run_sweeps(backend, schedule, batch, mean_loss, is_exact=True, counts_routes=False, measures_logits=False)
 
 
 def check_gradients() -> list[str]:

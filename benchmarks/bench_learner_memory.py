@@ -89,7 +89,12 @@ def measure(num_tokens: int, segment_tokens: int) -> dict[str, float]:
         "pretrain",
     )
     learner = Learner(
-        config, rank=0, address=("127.0.0.1", free_port()), device=torch.device("cpu"), initial_model=None
+        config,
+        config.pretrain.optimizer,
+        rank=0,
+        address=("127.0.0.1", free_port()),
+        device=torch.device("cpu"),
+        initial_model=None,
     )
     learner.imitate_step([StoredGroup.of(demonstration(128))], step=0, place=None)
     built = psutil.Process().memory_info().rss

@@ -24,8 +24,10 @@ from segue.conf.schema import (
     Logger,
     LossConfig,
     LossKind,
+    MuonConfig,
     NormalisationKind,
     OptimizerConfig,
+    OptimizerKind,
     Precision,
     PretrainConfig,
     ScheduleKind,
@@ -522,6 +524,10 @@ def _check_optimizer(path: str, optimizer: OptimizerConfig) -> None:
     _require(optimizer.weight_decay >= 0, f"{path}.weight_decay", "at least 0", optimizer.weight_decay)
     _require(optimizer.warmup_steps >= 0, f"{path}.warmup_steps", "at least 0", optimizer.warmup_steps)
     _require(0 <= optimizer.min_lr_ratio <= 1, f"{path}.min_lr_ratio", "in [0, 1]", optimizer.min_lr_ratio)
+    _require(0 <= optimizer.muon.momentum < 1, f"{path}.muon.momentum", "in [0, 1)", optimizer.muon.momentum)
+    _require(1 <= optimizer.muon.ns_steps <= 20, f"{path}.muon.ns_steps", "in [1, 20]", optimizer.muon.ns_steps)
+    clip = optimizer.muon.qk_clip
+    _require(clip is None or clip > 0, f"{path}.muon.qk_clip", "above 0", clip)
     _require(0 < optimizer.decay_share <= 1, f"{path}.decay_share", "in (0, 1]", optimizer.decay_share)
     _require(optimizer.grad_clip >= 0, f"{path}.grad_clip", "at least 0", optimizer.grad_clip)
 
@@ -535,6 +541,10 @@ def _optimizer_settings_have_effect(path: str, optimizer: OptimizerConfig) -> No
         value = getattr(optimizer, name)
         is_default = value == _default(OptimizerConfig, name)
         _unused_unless(is_default or has_effect, f"{path}.{name}", f"{path}.schedule={needed}", value)
+    for name in (field.name for field in fields(MuonConfig)):
+        value = getattr(optimizer.muon, name)
+        has_effect = value == _default(MuonConfig, name) or optimizer.kind is OptimizerKind.muon
+        _unused_unless(has_effect, f"{path}.muon.{name}", f"{path}.kind=muon", value)
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:

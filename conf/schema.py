@@ -65,6 +65,13 @@ class NormalisationKind(Enum):
     constant = "constant"
 
 
+class OptimizerKind(Enum):
+    """What moves the parameters."""
+
+    adamw = "adamw"
+    muon = "muon"
+
+
 class ScheduleKind(Enum):
     """The learning rate after its warm-up."""
 
@@ -282,11 +289,27 @@ class LossConfig:
 
 
 @dataclass(kw_only=True, slots=True)
-class OptimizerConfig:
-    """AdamW."""
+class MuonConfig:
+    """Muon's own numbers; learning rate and weight decay are those of AdamW."""
 
+    momentum: float = 0.95
+    """Decay of the sum of gradients, with Nesterov's look ahead; in [0, 1)."""
+    ns_steps: int = 5
+    """Newton-Schulz iterations that orthogonalise an update; in [1, 20]."""
+    qk_clip: float | None = None
+    """Heads of latent attention with a score beyond it have their query and key weights scaled back to it after the
+    update (K2: 100); above 0; null measures and clips nothing."""
+
+
+@dataclass(kw_only=True, slots=True)
+class OptimizerConfig:
+    """What moves the parameters, and how far."""
+
+    kind: OptimizerKind = OptimizerKind.adamw
+    """AdamW for all, or Muon for matrices (attention by head, experts one by one) and AdamW for the rest."""
+    muon: MuonConfig = field(default_factory=MuonConfig)
     lr: float = 6e-4
-    """Highest learning rate."""
+    """Highest learning rate; Muon's updates are scaled to AdamW's size, so that one rate serves both."""
     beta1: float = 0.9
     """Decay of the first moment, in [0, 1)."""
     beta2: float = 0.95

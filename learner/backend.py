@@ -14,7 +14,7 @@ What is bent, and why (docs/numerics.md has the matrix of what is supported):
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -35,7 +35,8 @@ from deepspeed.utils import (
 from torch import Tensor, nn
 
 from segue.conf.schema import OptimizerConfig
-from segue.learner.optimizer import MOMENTS, configure_adamw
+from segue.learner.muon import Muon, Shard
+from segue.learner.optimizer import configure, moments_of
 from segue.learner.segment_module import SegmentModule, StateLayout, state_layout
 
 _MASTER = "master"
@@ -111,6 +112,8 @@ class DeepSpeedBackend:
         self._published |= dict(module.model.named_buffers())
         optimizer = build_optimizer(self._trained.items())
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        if isinstance(optimizer, Muon):
+            optimizer.place(self._shards(), self.sum_over_ranks)
         self._grad_bounds: list[Tensor] = []
         self._grad_bound = 0.0
         for parameter in module.parameters():
@@ -139,20 +142,26 @@ class DeepSpeedBackend:
         self._grad_bounds.clear()
         return self._grad_bound
 
-    def step(self, config: OptimizerConfig, lr: float) -> float:
+    def step(self, config: OptimizerConfig, lr: float, row_factors: Mapping[str, Tensor]) -> float:
         """Update every parameter and forget the gradients.
 
         Args:
-            config: the numbers of this update, `grad_clip` included; the optimiser is `build_adamw`'s.
+            config: the numbers of this update, `grad_clip` included; its kind is that of the optimiser.
             lr: learning rate of this update.
+            row_factors: see `Muon`; with masters go the published weights, which DeepSpeed makes of them.
         Returns:
             The global gradient norm before clipping.
         """
         groups = self._engine.optimizer.param_groups
-        configure_adamw(groups, config, lr)
+        configure(groups, config, lr)
         for group in groups:
             group["lr"] *= group.get(LR_RATIO, 1.0)
         self._engine.optimizer.clip_grad = config.grad_clip
+        optimizer = self._engine.optimizer.optimizer
+        if isinstance(optimizer, Muon):
+            optimizer.row_factors = row_factors
+        else:
+            assert not row_factors, list(row_factors)
         self._engine.step()
         self._grad_bound = 0.0
         return float(self._engine.get_global_grad_norm())
@@ -182,13 +191,16 @@ class DeepSpeedBackend:
             return tensor.detach().clone()
 
     def state_layout(self) -> dict[str, Tensor]:
-        """`<kind>/<parameter>` of fp32 masters and, after the first update, AdamW's moments; without values.
+        """`<kind>/<parameter>` of fp32 masters and, after the first update, the optimiser's moments; without values.
 
         A critic's parameters stand among them.
         """
         self._link_moments()
-        kinds = (_MASTER, *MOMENTS) if self.num_updates else (_MASTER,)
-        return {f"{kind}/{name}": _shape_of(p, torch.float32) for name, p in self._trained.items() for kind in kinds}
+        return {
+            f"{kind}/{name}": _shape_of(p, torch.float32)
+            for name, p in self._trained.items()
+            for kind in (_MASTER, *(self._moments_of(name) if self.num_updates else ()))
+        }
 
     def state_tensor(self, name: str) -> Tensor:
         """One of them, whole."""
@@ -210,19 +222,19 @@ class DeepSpeedBackend:
         """
         for name, parameter in self._trained.items():
             safe_set_full_fp32_param(parameter, read(f"{_MASTER}/{name}"))
-        self.step(OptimizerConfig(), 0.0)
+        self.step(OptimizerConfig(), 0.0, {})
         self._link_moments()
         for name, parameter in self._trained.items():
-            for moment in MOMENTS:
+            for moment in self._moments_of(name):
                 value = read(f"{moment}/{name}") if num_updates else torch.zeros_like(read(f"{_MASTER}/{name}"))
                 safe_set_full_optimizer_state(parameter, value, moment)
-        for entry in self._engine.optimizer.optimizer.state.values():
-            entry["step"].fill_(num_updates)
+        for count in self._update_counts():
+            count.fill_(num_updates)
 
     @property
     def num_updates(self) -> int:
-        """Updates that AdamW has counted."""
-        return max((int(entry["step"]) for entry in self._engine.optimizer.optimizer.state.values()), default=0)
+        """Updates that AdamW, which some parameters always have, has counted."""
+        return max((int(count) for count in self._update_counts()), default=0)
 
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
         """Elementwise, in place."""
@@ -233,6 +245,42 @@ class DeepSpeedBackend:
         """Elementwise, in place."""
         torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
         return tensor
+
+    def _moments_of(self, name: str) -> tuple[str, ...]:
+        return moments_of(self._engine.optimizer.optimizer, name)
+
+    def _update_counts(self) -> list[Tensor]:
+        return [entry["step"] for entry in self._engine.optimizer.optimizer.state.values() if "step" in entry]
+
+    def _shards(self) -> dict[Tensor, list[Shard]]:
+        """What each flat tensor that the optimiser updates holds of its parameters."""
+        zero, names = self._engine.optimizer, {p: name for name, p in self._trained.items()}
+        groups = zero.fp16_groups if self._is_partitioned else zero.bit16_groups
+        flats = zero.fp32_partitioned_groups_flat if self._is_partitioned else zero.single_partition_of_fp32_groups
+        held = {p: self._held_part(p) for group in groups for p in group}
+        is_part = torch.tensor([float(0 < numel < _numel(p)) for p, (_, _, numel) in held.items()])
+        is_split = dict(zip(held, self.max_over_ranks(is_part).tolist(), strict=True))
+        return {
+            flat: [
+                Shard(name=names[p], offset=offset, start=start, numel=numel, is_split=bool(is_split[p]))
+                for p in group
+                for offset, start, numel in (held[p],)
+            ]
+            for flat, group in zip(flats, groups, strict=True)
+        }
+
+    def _held_part(self, parameter: Any) -> tuple[int, int, int]:
+        """Where this rank's part of a parameter lies in the flat tensor, where in the parameter, and its size."""
+        if self._is_partitioned:
+            zero = self._engine.optimizer
+            _, offset, padded = zero.grad_position[zero.get_param_id(parameter)]
+            start = torch.distributed.get_rank() * padded
+            return offset, start, min(max(_numel(parameter) - start, 0), padded)
+        fragment = parameter._hp_mapping
+        if fragment is None:
+            return 0, 0, 0
+        address = fragment.lp_fragment_address
+        return fragment.hp_fragment_address.start, address.start, address.numel
 
     def _link_moments(self) -> None:
         """Let DeepSpeed find the moments of every parameter.
@@ -254,7 +302,13 @@ def _own_gradient(parameter: Any) -> Tensor:
     if hasattr(parameter, "ds_id"):
         return safe_get_local_grad(parameter)
     fragment = parameter._hp_mapping
-    return parameter.new_zeros(0) if fragment is None else fragment.get_lp_grad_fragment(parameter._index_in_param_group)
+    return (
+        parameter.new_zeros(0) if fragment is None else fragment.get_lp_grad_fragment(parameter._index_in_param_group)
+    )
+
+
+def _numel(parameter: nn.Parameter) -> int:
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _shape_of(tensor: Tensor, dtype: torch.dtype) -> Tensor:

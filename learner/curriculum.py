@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from segue.conf.schema import OptimizerConfig, SegueConfig, StageConfig
+from segue.conf.schema import SegueConfig, StageConfig
 from segue.learner.learning_rate import learning_rate
 
 # by how much of its steps' tokens a stage that forgets short contexts gives way to the first stage's mix
@@ -49,7 +49,6 @@ class StepSettings:
 
     segment_tokens: int
     lr: float
-    optimizer: OptimizerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +189,10 @@ def step_settings(config: SegueConfig, step: int, place: StagePlace | None) -> S
     optimizer = pretrain.optimizer
     if place is None:
         lr = learning_rate(step, pretrain.steps, optimizer)
-        return StepSettings(segment_tokens=segment_tokens, lr=lr, optimizer=optimizer)
+        return StepSettings(segment_tokens=segment_tokens, lr=lr)
     stage = pretrain.curriculum.stages[place.stage]
     optimizer = optimizer if stage.lr is None else replace(optimizer, lr=stage.lr)
     return StepSettings(
         segment_tokens=segment_tokens if stage.segment_tokens is None else stage.segment_tokens,
         lr=learning_rate(place.step, stage.max_steps, optimizer),
-        optimizer=optimizer,
     )

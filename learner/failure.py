@@ -88,6 +88,7 @@ def reproduce(micro_step: Path, model_folder: Path) -> list[str]:
             inputs.temperature,
             inputs.offsets,
             False,
+            False,
             inputs.replay_ids,
             *state,
         )

@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from segue.conf.schema import LearnerConfig, OptimizerConfig, SegueConfig
+from segue.conf.schema import OptimizerConfig, SegueConfig
 from segue.learner import staleness
 from segue.learner.backend import LR_RATIO, DeepSpeedBackend, join_ranks
 from segue.learner.balance import router_biases, update_biases
@@ -32,10 +32,12 @@ from segue.learner.first_values import FirstValues
 from segue.learner.gradient_norm import component_norms
 from segue.learner.learning_rate import learning_rate
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
-from segue.learner.optimizer import build_adamw
+from segue.learner.muon import Blocks
+from segue.learner.optimizer import build_optimizer, muon_blocks
 from segue.learner.policy_batch import PolicyBatch, load_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import PROBE_EVERY, bias_log_ratios
+from segue.learner.qk_clip import clip_factors, clip_metrics
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
 from segue.learner.segment_module import VALUE_HEAD, SegmentModule
 from segue.learner.selection import Selection, select_trajectories
@@ -61,6 +63,7 @@ class Learner:
     def __init__(
         self,
         config: SegueConfig,
+        optimizer: OptimizerConfig,
         *,
         rank: int,
         address: tuple[str, int],
@@ -71,6 +74,7 @@ class Learner:
 
         Args:
             config: of the run; `cluster.learner_ranks` ranks join.
+            optimizer: the section of it that the run's steps use.
             rank: of this process.
             address: host and port where rank 0 listens.
             device: where this rank computes.
@@ -79,14 +83,20 @@ class Learner:
         self._config = config
         self._rank = rank
         join_ranks(rank, config.cluster.num_learner_ranks, address, config.learner.step_timeout_s, device)
+        self._optimizer = optimizer
         self._model = _first_model(config, initial_model)
         self._module = SegmentModule(self._model, config.learner.balance.num_bins, _first_critic(config)).to(device)
         self._biases = router_biases(self._model)
         self._backend = DeepSpeedBackend(
             self._module,
-            partial(_build_optimizer, config=config.learner),
+            partial(
+                _build_optimizer,
+                config=optimizer,
+                blocks=muon_blocks(self._model),
+                critic_lr_ratio=config.learner.critic.lr_ratio,
+            ),
             zero_stage=config.learner.zero_stage,
-            grad_clip=config.learner.optimizer.grad_clip,
+            grad_clip=optimizer.grad_clip,
         )
         self._pair_cost = pair_cost(config.model)
         self._first_values = FirstValues(config.train.max_staleness)
@@ -126,15 +136,13 @@ class Learner:
         batch = self.read_together(
             names, lambda: load_policy_batch(groups, selection, schedule.trajectories, is_fresh, advantage)
         )
-        lr = learning_rate(step, self._config.train.steps, learner.optimizer)
+        lr = learning_rate(step, self._config.train.steps, self._optimizer)
         own = [selection.members[n] for n in schedule.trajectories]
         members = [f"{groups[group].group_id}#{index}" for group, index in own]
         if learner.critic.clip is not None:
             batch = replace(batch, first_values=tuple(map(self._first_values.of, members)))
         loss_fn = self._make_loss(batch, step)
-        tokens, metrics = self._update(
-            schedule.renumbered(), members, batch.tokens, loss_fn, learner.optimizer, lr, step
-        )
+        tokens, metrics = self._update(schedule.renumbered(), members, batch.tokens, loss_fn, lr, step)
         judged = None
         if advantage.has_critic:
             judgement = judge(batch, tokens.arrays(), learner, self._backend.sum_over_ranks)
@@ -170,9 +178,7 @@ class Learner:
         )
         loss_fn = make_imitation_loss(num_labels)
         names = [f"{group.group_id}#{index}" for group, index in own]
-        tokens, metrics = self._update(
-            schedule.renumbered(), names, batch, loss_fn, settings.optimizer, settings.lr, step
-        )
+        tokens, metrics = self._update(schedule.renumbered(), names, batch, loss_fn, settings.lr, step)
         entropy = self._join({"entropy": tokens.entropy.sum()})["entropy"]
         return counts | metrics | {"policy/entropy/mean_nats": entropy / num_labels}
 
@@ -270,7 +276,6 @@ class Learner:
         names: Sequence[str],
         tokens: TokenBatch,
         loss_fn: LossFunction,
-        optimizer: OptimizerConfig,
         lr: float,
         step: int,
     ) -> tuple[StepTokens, Metrics]:
@@ -284,6 +289,7 @@ class Learner:
             What this rank's tokens yielded, and metrics of all ranks.
         """
         start = time.perf_counter()
+        bound, model = self._optimizer.muon.qk_clip, self._config.model
         result = run_sweeps(
             self._backend,
             schedule,
@@ -291,13 +297,17 @@ class Learner:
             loss_fn,
             is_exact=self._config.learner.exact_backend,
             counts_routes=self._config.learner.balance.live,
+            measures_logits=bound is not None,
         )
         self._refuse_non_finite(result, step, names)
         gauge = self._refuse_inexact(result)
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
         bias_kl = self._balance(tokens, schedule, result, step)
-        norms = component_norms(self._backend.own_gradient_squares(), self._config.model, self._backend.sum_over_ranks)
-        grad_norm = self._backend.step(optimizer, lr)
+        norms = component_norms(self._backend.own_gradient_squares(), model, self._backend.sum_over_ranks)
+        max_logits, factors = result.tokens.max_logits, {}
+        if bound is not None:
+            factors = clip_factors(self._backend.max_over_ranks(max_logits), bound, model)
+        grad_norm = self._backend.step(self._optimizer, lr, factors)
         assert isfinite(grad_norm), grad_norm
         sums = self._join({"loss": torch.tensor(result.loss), "tokens": torch.tensor(float(sum(tokens.lengths)))})
         metrics: Metrics = {
@@ -307,6 +317,7 @@ class Learner:
             "update/learning_rate/value": lr,
             **router_metrics(load),
             "router/bias_kl/mean_nats": bias_kl,
+            **clip_metrics(max_logits, bound, model),
             "learner/gauge/max_nats": gauge,
             "learner/micro_steps/swept": len(schedule.swept),
             "learner/micro_steps/last": len(schedule.last),
@@ -412,7 +423,7 @@ class Learner:
         nothing = TokenBatch.pack([], [], [])
         schedule = RankSchedule(trajectories=(), swept=(), last=(MicroStep(segments=()),))
         loss_fn = make_imitation_loss(0)
-        run_sweeps(self._backend, schedule, nothing, loss_fn, is_exact=True, counts_routes=False)
+        run_sweeps(self._backend, schedule, nothing, loss_fn, is_exact=True, counts_routes=False, measures_logits=False)
 
     def _join(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return join_sums(sums, self._backend.sum_over_ranks)
@@ -428,14 +439,19 @@ def _is_shown(member: TrajectorySummary) -> bool:
 
 
 def _build_optimizer(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], config: LearnerConfig
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    *,
+    config: OptimizerConfig,
+    blocks: Mapping[str, Blocks],
+    critic_lr_ratio: float,
 ) -> torch.optim.Optimizer:
     """The configured optimiser, with a group of its own for a critic, which learns faster than the model."""
     parameters = dict(named_parameters)
     critic = [parameters.pop(name) for name in list(parameters) if name.startswith(f"{VALUE_HEAD}.")]
-    optimizer = build_adamw(parameters.items(), config.optimizer)
+    optimizer = build_optimizer(parameters.items(), config, blocks)
     if critic:
-        optimizer.add_param_group({"params": critic, "is_decayed": False, LR_RATIO: config.critic.lr_ratio})
+        group = {"params": critic, "is_decayed": False, "is_muon": False, LR_RATIO: critic_lr_ratio}
+        optimizer.add_param_group(group)
     return optimizer
 
 

@@ -1,7 +1,7 @@
 """The module that the backend wraps: one micro-step, flat tensors in, flat tensors out.
 
 Legend: T tokens of a packed row, N sequences, J labels, P prior rows, L layers with routed experts, k experts a token,
-E experts, B bins.
+E experts, B bins, M MLA layers, H heads.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from segue.kernels.head.op import token_logprob
 from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel
 from segue.model.routing import Routing
-from segue.model.state import DifferentiableState
+from segue.model.state import DifferentiableState, LogitRecord
 from segue.model.value_head import ValueHead
 
 VALUE_HEAD = "value_head"
@@ -52,6 +52,8 @@ class SegmentOutputs(NamedTuple):
     """[L, E, B] int64; zeros when not counted."""
     expert_ids: Tensor
     """[T, L, k] int64: experts that each token took."""
+    max_logits: Tensor
+    """[M, H], at least float32: largest attention score of each head; minus infinity when not measured."""
     state: tuple[Tensor, ...]
     """Flat state after the tokens (`StateLayout`), with the rows of these tokens only."""
 
@@ -83,6 +85,7 @@ class SegmentModule(nn.Module):
         temperature: Tensor,
         offsets: Tensor,
         count_routes: bool,
+        measure_logits: bool,
         replay_ids: Tensor,
         *state_in: Tensor,
     ) -> tuple[Tensor, ...]:
@@ -95,6 +98,7 @@ class SegmentModule(nn.Module):
             temperature: [J], > 0.
             offsets: [N + 1] int64, borders of the sequences.
             count_routes: add the tokens to the router's statistics.
+            measure_logits: find the largest attention scores.
             replay_ids: [T, L, k] int64, experts to take; no rows lets the router choose.
             state_in: flat state before the tokens (`StateLayout`).
         Returns:
@@ -105,6 +109,7 @@ class SegmentModule(nn.Module):
             count=count_routes, replay_ids=replay_ids if replay_ids.shape[0] else None, num_bins=self.num_bins
         )
         state = DifferentiableState.unflatten(config, state_in)
+        state.logit_record = LogitRecord() if measure_logits else None
         hidden, new_state = self.model(PackedInputs(token_ids=token_ids, offsets=offsets), state, routing)
         assert isinstance(new_state, DifferentiableState), type(new_state)
         logprob, entropy = token_logprob(
@@ -114,7 +119,10 @@ class SegmentModule(nn.Module):
             value = logprob.new_zeros(0)
         else:
             value = self.value_head(hidden if self.value_reaches_model else hidden.detach())
-        return logprob, entropy, value, routing.histogram, routing.expert_ids, *new_state.flatten()
+        max_logits = logprob.new_full((), float("-inf")).expand(len(config.mla_layers), config.num_attention_heads)
+        if state.logit_record is not None and config.mla_layers:
+            max_logits = state.logit_record.max_logits
+        return logprob, entropy, value, routing.histogram, routing.expert_ids, max_logits, *new_state.flatten()
 
 
 def state_layout(model: SegueModel) -> StateLayout:
@@ -132,5 +140,5 @@ def state_layout(model: SegueModel) -> StateLayout:
 
 def unpack_outputs(outputs: tuple[Tensor, ...]) -> SegmentOutputs:
     """Name what `SegmentModule.forward` returned."""
-    logprob, entropy, value, route_histogram, expert_ids, *state = outputs
-    return SegmentOutputs(logprob, entropy, value, route_histogram, expert_ids, tuple(state))
+    logprob, entropy, value, route_histogram, expert_ids, max_logits, *state = outputs
+    return SegmentOutputs(logprob, entropy, value, route_histogram, expert_ids, max_logits, tuple(state))

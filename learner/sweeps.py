@@ -76,7 +76,7 @@ class Backend(Protocol):
 class StepTokens:
     """What the forwards of one step yielded on this rank.
 
-    Legend: J labels, T tokens, L layers with routed experts, E experts, B bins.
+    Legend: J labels, T tokens, L layers with routed experts, E experts, B bins, M MLA layers, H heads.
     """
 
     logprob: Tensor
@@ -90,6 +90,8 @@ class StepTokens:
     """[L, E, B] int64: router margins, of each token once; zeros where they are not counted."""
     expert_load: Tensor
     """[L, E] int64: times that each expert was chosen, of each token once."""
+    max_logits: Tensor
+    """[M, H], at least float32: largest attention score of each head; minus infinity where none was measured."""
 
     def arrays(self) -> TrajectoryArrays:
         """All trajectories of a batch whose other tokens are no rank's."""
@@ -131,6 +133,7 @@ def run_sweeps(
     *,
     is_exact: bool,
     counts_routes: bool,
+    measures_logits: bool,
 ) -> SweepResult:
     """Run one step's micro-steps on this rank, so that the backend holds the gradient of the loss of all ranks.
 
@@ -141,6 +144,7 @@ def run_sweeps(
         loss_fn: called once with each trajectory, when its arrays are complete.
         is_exact: both runs of a segment are equal; else the second takes the experts of the first.
         counts_routes: make the histogram of router margins, which only a live balance reads.
+        measures_logits: find the largest attention scores, which only clipping them reads.
     Returns:
         Per-token results, this rank's loss, and the checks. A failed check raises nothing here: the other ranks wait in
         the same collectives.
@@ -148,7 +152,15 @@ def run_sweeps(
         Any segmentation gives the whole gradient; packing, padding and ranks change nothing; both runs are equal; each
         token counts once: tests/reference/test_sweeps_exactness.py.
     """
-    sweeper = _Sweeper(backend, schedule, batch, loss_fn, is_exact=is_exact, counts_routes=counts_routes)
+    sweeper = _Sweeper(
+        backend,
+        schedule,
+        batch,
+        loss_fn,
+        is_exact=is_exact,
+        counts_routes=counts_routes,
+        measures_logits=measures_logits,
+    )
     for step in schedule.swept:
         sweeper.sweep(step)
     if not schedule.last:
@@ -164,7 +176,9 @@ def run_sweeps(
 def evaluate_tokens(backend: Backend, schedule: RankSchedule, batch: TokenBatch) -> StepTokens:
     """What this rank's tokens yield without gradients; the schedule sweeps all segments."""
     assert not schedule.last, len(schedule.last)
-    sweeper = _Sweeper(backend, schedule, batch, _refuse_loss, is_exact=True, counts_routes=False)
+    sweeper = _Sweeper(
+        backend, schedule, batch, _refuse_loss, is_exact=True, counts_routes=False, measures_logits=False
+    )
     for step in schedule.swept:
         sweeper.sweep(step)
         sweeper.boundaries.clear()
@@ -187,9 +201,11 @@ class _Sweeper:
         *,
         is_exact: bool,
         counts_routes: bool,
+        measures_logits: bool,
     ) -> None:
         self.backend, self.batch, self.loss_fn = backend, batch, loss_fn
-        self.is_exact, self.counts_routes = is_exact, counts_routes
+        self.is_exact = is_exact
+        self.counts_routes, self.measures_logits = counts_routes, measures_logits
         swept_tokens = {segment.trajectory: segment.end for step in schedule.swept for segment in step.segments}
         self.states = CarriedStates(backend.layout, swept_tokens)
         self.boundaries: list[list[Tensor]] = []
@@ -211,7 +227,7 @@ class _Sweeper:
         inputs = self.batch.inputs(step).on(self.backend.layout.device)
         boundary = self.states.gather(step.segments)
         with torch.no_grad():
-            outputs = self._forward(inputs, self.states.flat(step.segments, boundary), self._counts(step))
+            outputs = self._forward(inputs, self.states.flat(step.segments, boundary), is_counted=not step.is_dummy)
         self._record(step, inputs, outputs)
         self.states.store(step.segments, outputs.state)
         self.boundaries.append(boundary)
@@ -222,7 +238,7 @@ class _Sweeper:
         """Only run of last segments, with the loss of their trajectories."""
         inputs = self.batch.inputs(step).on(self.backend.layout.device)
         state = self._differentiable(step, self.states.gather(step.segments))
-        outputs = self._forward(inputs, state, self._counts(step))
+        outputs = self._forward(inputs, state, is_counted=not step.is_dummy)
         self._record(step, inputs, outputs)
         is_finite = self.take_loss([segment.trajectory for segment in step.segments])
         self._backward(step, inputs, state, outputs, [], is_finite=is_finite, is_last=is_last)
@@ -233,7 +249,7 @@ class _Sweeper:
         if not self.is_exact:
             inputs = replace(inputs, replay_ids=self.first_routes.pop().long())
         state = self._differentiable(step, self.boundaries.pop())
-        outputs = self._forward(inputs, state, False)
+        outputs = self._forward(inputs, state, is_counted=False)
         if not step.is_dummy:
             difference = (outputs.logprob.detach().cpu() - self.tokens.logprob[inputs.label_numbers]).abs()
             # what was seen before joins the maximum, through which NaN passes, unlike through Python's
@@ -260,17 +276,16 @@ class _Sweeper:
         self.loss += total
         return isfinite(total)
 
-    def _counts(self, step: MicroStep) -> bool:
-        return self.counts_routes and not step.is_dummy
-
-    def _forward(self, inputs: MicroStepInputs, state: Sequence[Tensor], count_routes: bool) -> SegmentOutputs:
+    def _forward(self, inputs: MicroStepInputs, state: Sequence[Tensor], *, is_counted: bool) -> SegmentOutputs:
+        """`is_counted`: the first run of tokens that are somebody's."""
         outputs = self.backend.forward(
             inputs.token_ids,
             inputs.label_positions,
             inputs.label_ids,
             inputs.temperature,
             inputs.offsets,
-            count_routes,
+            is_counted and self.counts_routes,
+            is_counted and self.measures_logits,
             inputs.replay_ids,
             *state,
         )
@@ -290,15 +305,17 @@ class _Sweeper:
                 value=torch.zeros(self.batch.num_tokens if len(outputs.value) else 0, dtype=outputs.value.dtype),
                 route_histogram=histogram.new_zeros(histogram.shape),
                 expert_load=histogram.new_zeros(histogram.shape[:2]),
+                max_logits=outputs.max_logits.clone(),
             )
         tokens = self._tokens
         tokens.logprob[inputs.label_numbers] = outputs.logprob.detach().cpu()
         tokens.entropy[inputs.label_numbers] = outputs.entropy.detach().cpu()
-        if self._counts(step):
-            tokens.route_histogram += histogram
         if not step.is_dummy:
             if len(outputs.value):
                 tokens.value[inputs.token_numbers] = outputs.value.detach().cpu()
+            if self.counts_routes:
+                tokens.route_histogram += histogram
+            torch.maximum(tokens.max_logits, outputs.max_logits, out=tokens.max_logits)
             num_layers, num_experts = tokens.expert_load.shape
             places = expert_ids + num_experts * torch.arange(num_layers, device=expert_ids.device)[:, None]
             tokens.expert_load += places.flatten().bincount(minlength=num_layers * num_experts).view(num_layers, -1)

@@ -5,14 +5,14 @@ taps, C convolution channels (q, k, v side by side), L latent width, R shared ke
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from segue.conf.model_config import ModelConfig
-from segue.kernels.mla.op import mla_attention
+from segue.kernels.mla.op import mla_attention, mla_max_logits
 from segue.model.inputs import PackedInputs
 
 
@@ -58,6 +58,29 @@ class SequenceState(Protocol):
 
 
 @dataclass(kw_only=True, slots=True)
+class LogitRecord:
+    """The largest attention scores of one forward, never used twice.
+
+    As with routes, a layer records its first run only; activation checkpointing runs it again.
+    """
+
+    _max_logits: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def needs(self, layer: int) -> bool:
+        """True until the layer is recorded."""
+        return layer not in self._max_logits
+
+    def record(self, layer: int, max_logits: Tensor) -> None:
+        """Keep an MLA layer's scores [H]."""
+        self._max_logits[layer] = max_logits
+
+    @property
+    def max_logits(self) -> Tensor:
+        """[MLA layers, H], at least float32: largest score before the softmax of each head."""
+        return torch.stack([self._max_logits[layer] for layer in sorted(self._max_logits)])
+
+
+@dataclass(kw_only=True, slots=True)
 class DifferentiableState:
     """Plain tensors that gradients pass through: what the learner carries from segment to segment.
 
@@ -78,6 +101,8 @@ class DifferentiableState:
     """Per KDA layer [N, W - 1, C]: the last inputs of the convolutions, oldest first."""
     rows: tuple[Tensor, ...]
     """Per MLA layer [P, L + R]: normalised latent, then shared key; sequence after sequence."""
+    logit_record: LogitRecord | None = None
+    """What a forward from this state leaves its largest attention scores in; None measures none. Not carried on."""
 
     @classmethod
     def zeros(
@@ -201,7 +226,11 @@ class DifferentiableStore:
     def attend(self, layer: int, q: Tensor, rows: Tensor, kv_b: Tensor, *, scale: float) -> Tensor:
         """See `StateStore`."""
         self._rows.setdefault(layer, rows)
-        return mla_attention(q, rows, self._state.rows[layer], kv_b, self.offsets, self._state.row_offsets, scale=scale)
+        arguments = (q, rows, self._state.rows[layer], kv_b, self.offsets, self._state.row_offsets)
+        record = self._state.logit_record
+        if record is not None and record.needs(layer):
+            record.record(layer, mla_max_logits(*arguments, scale=scale))
+        return mla_attention(*arguments, scale=scale)
 
     def close(self) -> DifferentiableState:
         """The state after the new tokens, holding only their rows."""

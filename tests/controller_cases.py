@@ -88,7 +88,7 @@ def launch(
     listener, view = Listener(), View()
     faults = FaultLog(view.say)
     pool = RolloutPool(fakes, config, faults.note)  # type: ignore[arg-type]
-    learners = LearnerRanks(fakes, config)  # type: ignore[arg-type]
+    learners = LearnerRanks(fakes, config, config.learner.optimizer)  # type: ignore[arg-type]
     pool.begin_start(num_rollout, exported_model=None, needs_weights=True)
     learners.start(None)
     pool.wait_started()

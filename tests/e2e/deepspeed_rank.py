@@ -11,9 +11,9 @@ import torch
 from learner_cases import NUM_BINS, make_batch, make_config, make_critic, make_loss, make_model, with_routes
 from safetensors.torch import load_file, save_file
 
-from segue.conf.schema import OptimizerConfig
+from segue.conf.schema import MuonConfig, OptimizerConfig, OptimizerKind
 from segue.learner.backend import DeepSpeedBackend, join_ranks
-from segue.learner.optimizer import build_adamw
+from segue.learner.optimizer import build_optimizer, muon_blocks
 from segue.learner.schedule import SegmentSchedule
 from segue.learner.segment_module import SegmentModule
 from segue.learner.sweeps import run_sweeps
@@ -24,7 +24,7 @@ def build_sgd(named_parameters):
     for _, parameter in named_parameters:
         groups.setdefault(parameter.dtype, []).append(parameter)
     ordered = sorted(groups.items(), key=lambda item: item[0].itemsize)
-    return torch.optim.SGD([{"params": group, "is_decayed": False} for _, group in ordered], lr=0.0)
+    return torch.optim.SGD([{"params": group, "is_decayed": False, "is_muon": False} for _, group in ordered], lr=0.0)
 
 
 def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
@@ -32,8 +32,16 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
     config = make_config(**case["config"])
     dtype = getattr(torch, case["dtype"])
     model = make_model(config, dtype)
-    optimizer = OptimizerConfig(lr=case["lr"], weight_decay=0.0, grad_clip=case["clip"])
-    build = build_sgd if case["optimizer"] == "sgd" else lambda named: build_adamw(named, optimizer)
+    kind = OptimizerKind.muon if case["optimizer"] == "muon" else OptimizerKind.adamw
+    optimizer = OptimizerConfig(
+        kind=kind,
+        lr=case["lr"],
+        weight_decay=case["weight_decay"],
+        grad_clip=case["clip"],
+        muon=MuonConfig(momentum=0.9),
+    )
+    blocks = muon_blocks(model)
+    build = build_sgd if case["optimizer"] == "sgd" else lambda named: build_optimizer(named, optimizer, blocks)
     module = SegmentModule(model, NUM_BINS, make_critic(model) if case["has_critic"] else None)
     backend = DeepSpeedBackend(module, build, zero_stage=case["stage"], grad_clip=case["clip"])
     results, facts, bounds = {}, [], []
@@ -55,9 +63,11 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
             pair_cost=0.01,
             sweep_all=case["has_critic"],
         ).ranks[rank]
-        result = run_sweeps(backend, schedule, batch, make_loss(batch), is_exact=True, counts_routes=True)
+        result = run_sweeps(
+            backend, schedule, batch, make_loss(batch), is_exact=True, counts_routes=True, measures_logits=True
+        )
         results |= {f"{update}/gradient/{name}": tensor for name, tensor in backend.gradients().items()}
-        grad_norm = backend.step(optimizer, case["lr"])
+        grad_norm = backend.step(optimizer, case["lr"], {})
         results |= {
             f"{update}/parameter/{name}": backend.published_tensor(name).clone() for name in backend.published_layout()
         }

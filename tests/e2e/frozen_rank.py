@@ -48,7 +48,8 @@ def make_learner(rank: int, num_ranks: int, port: int, folder: Path) -> Learner:
         train=TrainConfig(steps=NUM_STEPS),
         cluster=ClusterConfig(learner_ranks=num_ranks),
     )
-    return Learner(config, rank=rank, address=("127.0.0.1", port), device=CPU, initial_model=folder / "start")
+    optimizer, address = config.learner.optimizer, ("127.0.0.1", port)
+    return Learner(config, optimizer, rank=rank, address=address, device=CPU, initial_model=folder / "start")
 
 
 def play_group(engine: NativeEngine) -> Group:

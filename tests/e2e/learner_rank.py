@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from learner_cases import make_config, make_group, make_step_groups, make_trajectory
+from learner_cases import QK_CLIP, make_config, make_group, make_step_groups, make_trajectory
 from safetensors.torch import save_file
 
 from segue.conf.schema import (
@@ -23,8 +23,10 @@ from segue.conf.schema import (
     LearnerConfig,
     LossConfig,
     LossKind,
+    MuonConfig,
     NormalisationKind,
     OptimizerConfig,
+    OptimizerKind,
     PretrainConfig,
     RunConfig,
     SegueConfig,
@@ -47,7 +49,11 @@ def make_run(
     is_live: bool = True,
     is_by_sequence: bool = False,
     has_critic: bool = False,
+    qk_clip: float | None = None,
 ) -> SegueConfig:
+    optimizer = OptimizerConfig(lr=1e-2, warmup_steps=0)
+    if qk_clip is not None:
+        optimizer = OptimizerConfig(kind=OptimizerKind.muon, lr=1e-2, warmup_steps=0, muon=MuonConfig(qk_clip=qk_clip))
     loss, advantage = LossConfig(), AdvantageConfig()
     if has_critic:
         loss, advantage = LossConfig(kind=LossKind.ppo_clip), AdvantageConfig(kind=AdvantageKind.turn_gae)
@@ -65,7 +71,7 @@ def make_run(
             zero_stage=stage,
             segment_tokens=64,
             micro_step_tokens=192,
-            optimizer=OptimizerConfig(lr=1e-2, warmup_steps=0),
+            optimizer=optimizer,
             balance=BalanceConfig(live=is_live),
             loss=loss,
             advantage=advantage,
@@ -85,9 +91,11 @@ class Story:
         self.address = ("127.0.0.1", port)
         self.facts: dict = {}
 
-    def learner(self, **changes) -> Learner:
+    def learner(self, *, is_imitation: bool = False, **changes) -> Learner:
         config = make_run(self.num_ranks, self.folder / f"run-{self.num_ranks}", **changes)
-        return Learner(config, rank=self.rank, address=self.address, device=torch.device("cpu"), initial_model=None)
+        optimizer = config.pretrain.optimizer if is_imitation else config.learner.optimizer
+        device = torch.device("cpu")
+        return Learner(config, optimizer, rank=self.rank, address=self.address, device=device, initial_model=None)
 
     def keep(self, name: str, learner: Learner) -> None:
         update = learner.published()
@@ -124,6 +132,29 @@ class Story:
             self.keep(f"{name}-{stage}", other)
         other.export(self.folder / f"export-{stage}-{self.num_ranks}")
 
+    def train_with_muon(self) -> None:
+        learner = self.learner(qk_clip=QK_CLIP)
+        self.facts["muon-first"] = self.step(learner, 0)
+        self.keep("muon-first", learner)
+        if self.num_ranks == 1:
+            return
+        checkpoint = self.folder / f"checkpoint-muon-{self.num_ranks}"
+        if self.rank == 0:
+            checkpoint.mkdir()
+        learner.save(checkpoint)
+        self.facts["muon-second"] = self.step(learner, 1)
+        self.keep("muon-straight", learner)
+        free = self.learner(qk_clip=1e9)
+        self.step(free, 0)
+        self.keep("muon-free", free)
+        for name, stage in (("resumed", 1), ("moved", 3)):
+            other = self.learner(qk_clip=QK_CLIP, stage=stage)
+            self.step(other, 7)
+            other.load(checkpoint)
+            self.keep(f"muon-loaded-{name}", other)
+            self.facts[f"muon-{name}"] = self.step(other, 1)
+            self.keep(f"muon-{name}", other)
+
     def train_by_sequence(self) -> None:
         self.facts["by-sequence"] = self.step(self.learner(is_by_sequence=True), 0)
 
@@ -146,7 +177,7 @@ class Story:
         self.keep("critic-resumed", other)
 
     def imitate(self) -> None:
-        learner = self.learner(is_live=False)
+        learner = self.learner(is_imitation=True, is_live=False)
         self.keep("frozen-start", learner)
         shown = [
             StoredGroup.of(make_group([make_trajectory(s, reward=1.0, source=Source.demonstrator) for s in range(4)]))
@@ -182,6 +213,7 @@ def main() -> None:
         story.train(stage)
     for stage in STAGES:
         story.resume(stage)
+    story.train_with_muon()
     story.train_by_sequence()
     story.train_critic()
     story.imitate()

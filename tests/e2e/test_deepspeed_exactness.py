@@ -21,8 +21,11 @@ from learner_cases import (
     with_routes,
     worst_error,
 )
+from muon_cases import moved_matrix
 from rank_processes import run_ranks
 from safetensors.torch import load_file, save_file
+
+from segue.learner.optimizer import muon_blocks
 
 # all ranks run before the first test
 pytestmark = pytest.mark.timeout(900)
@@ -42,7 +45,15 @@ LONG = {"lengths": [8192], "segment_tokens": 64, "micro_step_tokens": 64, "confi
 CRITIC_STAGES = (1, 3)
 
 SHORT = {"lengths": LENGTHS, "segment_tokens": 64, "micro_step_tokens": 128, "config": {}, "has_critic": False}
-SGD = {"optimizer": "sgd", "lr": SGD_LR, "clip": 0.0, "num_updates": 2, "dtype": "float32", **SHORT}
+SGD = {
+    "optimizer": "sgd",
+    "lr": SGD_LR,
+    "weight_decay": 0.0,
+    "clip": 0.0,
+    "num_updates": 2,
+    "dtype": "float32",
+    **SHORT,
+}
 CASES = {
     "sgd": SGD,
     "clipped": SGD | {"clip": CLIP, "num_updates": 1},
@@ -52,6 +63,10 @@ CASES = {
 }
 CRITIC = SGD | {"num_updates": 1, "has_critic": True}
 BFLOAT16 = SGD | {"dtype": "bfloat16", "num_updates": 1}
+# cut anywhere by the partitions of two ranks; the clip reaches the momentum too
+MUON = SGD | {"optimizer": "muon", "lr": 3e-3, "weight_decay": 0.1, "clip": CLIP, "routes": "routes-sgd.safetensors"}
+MUON_CASES = {f"muon-{stage}": MUON | {"stage": stage} for stage in STAGES}
+MUON_CASES["muon-bf16"] = MUON | {"stage": 1, "lr": 0.1, "num_updates": 1, "dtype": "bfloat16"}
 
 
 class Reference:
@@ -121,7 +136,9 @@ def results(references, long_gradients, tmp_path_factory) -> Path:
             BFLOAT16 | {"name": f"bf16-{stage}-{num_ranks}", "stage": stage, "routes": "routes-sgd.safetensors"}
             for stage in (1, 2)
         ]
-        if num_ranks == 1:
+        if num_ranks == 2:
+            cases += [case | {"name": name} for name, case in MUON_CASES.items()]
+        else:
             cases.append(BFLOAT16 | LONG | {"name": "bf16-long", "stage": 1, "routes": "routes-long.safetensors"})
         (folder / f"cases-{num_ranks}.json").write_text(json.dumps(cases))
         run_ranks(SCRIPT, num_ranks, folder)
@@ -239,6 +256,38 @@ def test_clipping_is_by_the_global_norm_of_the_raw_gradient(results, references,
         rounding = torch.finfo(torch.float32).eps * float(start.abs().max())
         move = float((wanted - start).square().mean().sqrt())
         assert float((moved[key] - wanted).abs().max()) <= 1e-5 * move + 2 * rounding, key
+
+
+@pytest.mark.parametrize("name", MUON_CASES)
+def test_muon_moves_by_its_definition_whatever_the_partitions_cut(results, name):
+    case = MUON_CASES[name]
+    model = make_model(make_config(), getattr(torch, case["dtype"]))
+    blocks = muon_blocks(model)
+    start = {key: p.detach().double() for key, p in model.named_parameters()}
+    gradients: dict[str, list[torch.Tensor]] = {key: [] for key in start}
+    for update in range(case["num_updates"]):
+        raw = {key: g.double() for key, g in read(results, name, update, "gradient").items()}
+        norm = sum(float(g.square().sum()) for g in raw.values()) ** 0.5
+        assert norm > 2 * CLIP
+        assert facts(results, name, 0)[update]["grad_norm"] == pytest.approx(norm, rel=1e-5)
+        for key, gradient in raw.items():
+            gradients[key].append(gradient * (CLIP / norm))
+    moved = read(results, name, case["num_updates"] - 1, "parameter")
+    for key, steps in gradients.items():
+        if key in blocks:
+            wanted = moved_matrix(start[key], steps, blocks[key], lr=case["lr"], decay=0.1, momentum=0.9)
+        else:
+            parameter = torch.nn.Parameter(start[key].clone())
+            decay = 0.1 if key == "lm_head.weight" else 0.0
+            optimizer = torch.optim.AdamW([parameter], lr=case["lr"], betas=(0.9, 0.95), weight_decay=decay)
+            for parameter.grad in steps:
+                optimizer.step()
+            wanted = parameter.detach()
+        move = float((wanted - start[key]).square().mean().sqrt())
+        epsilon = torch.finfo(moved[key].dtype).eps
+        rounding = epsilon * float(wanted.abs().max())
+        assert (move > 4 * epsilon * float(start[key].square().mean().sqrt())) == (key not in UNUSED), key
+        assert float((moved[key] - wanted).abs().max()) <= 1e-4 * move + 2 * rounding, key
 
 
 @both

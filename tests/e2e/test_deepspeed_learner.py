@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from learner_cases import make_config, make_step_groups
+from learner_cases import QK_CLIP, make_config, make_step_groups
 from rank_processes import run_ranks
 from safetensors.torch import load_file
 
@@ -200,6 +200,60 @@ def test_an_export_holds_the_published_weights(folder, stage, num_ranks):
     assert config == make_config()
     for name, tensor in weights(folder, f"moved-{stage}", num_ranks).items():
         assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_muon_resumes_to_the_bit_and_on_another_stage(folder):
+    report = facts(folder, 2)
+    for name in report["muon-second"].keys() - {"learner/tokens/per_s"}:
+        assert report["muon-resumed"][name] == report["muon-second"][name], name
+    first, straight, resumed, moved = (
+        weights(folder, f"muon-{name}", 2) for name in ("first", "straight", "resumed", "moved")
+    )
+    for name, tensor in straight.items():
+        for loaded in ("resumed", "moved"):
+            assert torch.equal(weights(folder, f"muon-loaded-{loaded}", 2)[name], first[name]), name
+        assert torch.equal(tensor, resumed[name]), name
+        # a momentum that was lost would turn the update
+        assert float((tensor - moved[name]).abs().max()) <= 1e-5, name
+    assert largest_difference(first, straight) > 1e-3
+
+
+def test_muon_updates_alike_on_one_rank_and_two(folder):
+    first, second = (weights(folder, "muon-first", num_ranks) for num_ranks in (1, 2))
+    for name, tensor in first.items():
+        is_equal = (tensor - second[name]).abs() <= 1e-4
+        assert float(is_equal.double().mean()) >= 0.99, name
+    one, two = (facts(folder, num_ranks)["muon-first"] for num_ranks in (1, 2))
+    for layer in (1, 3):
+        name = f"attention/max_logit/{layer}"
+        # the largest over all ranks, whoever has that trajectory
+        assert one[name] == pytest.approx(two[name], rel=1e-5)
+
+
+def test_clipped_heads_are_scaled_in_masters_and_published_weights(folder):
+    found = facts(folder, 2)["muon-first"]
+    assert found["attention/clipped/heads"] == 2.0
+    assert found["attention/max_logit/1"] > QK_CLIP > found["attention/max_logit/3"]
+    clipped, free = (weights(folder, f"muon-{name}", 2) for name in ("first", "free"))
+    state = load_file(folder / "checkpoint-muon-2" / "state.safetensors")
+    changed = set()
+    for name, tensor in clipped.items():
+        if not torch.equal(tensor, free[name]):
+            changed.add(name)
+        if f"master/{name}" in state:
+            assert torch.equal(state[f"master/{name}"], tensor), name
+    path = "model.layers.1.self_attn."
+    assert changed == {path + "q_b_proj.weight", path + "kv_b_proj.weight"}
+    # of the two heads' factors the smaller is that of the largest score; heads have 16 + 8 and 16 + 16 rows
+    gamma = QK_CLIP / found["attention/max_logit/1"]
+    query, key_value = (
+        (clipped[path + name] / free[path + name]).view(2, -1, 16) for name in ("q_b_proj.weight", "kv_b_proj.weight")
+    )
+    head = int(query[:, -1, 0].argmin())
+    torch.testing.assert_close(query[head, :16], torch.full((16, 16), gamma**0.5), rtol=1e-5, atol=0)
+    torch.testing.assert_close(query[head, 16:], torch.full((8, 16), gamma), rtol=1e-5, atol=0)
+    torch.testing.assert_close(key_value[head, :16], torch.full((16, 16), gamma**0.5), rtol=1e-5, atol=0)
+    assert bool((key_value[:, 16:] == 1.0).all())
 
 
 @both

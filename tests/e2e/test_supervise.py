@@ -21,7 +21,7 @@ from segue.actors.ray_runtime import reserve_gpus
 from segue.actors.supervise import Answer, Fleet, Member, actor_options
 from segue.actors.weight_channel import WeightTicket, is_gone
 from segue.conf.environment import apply_driver_environment
-from segue.conf.schema import ClusterConfig, SegueConfig
+from segue.conf.schema import ClusterConfig, OptimizerConfig, SegueConfig
 from segue.rollout.trajectory import PolicyVersion
 
 
@@ -44,7 +44,7 @@ class Sleeper:
     def open_store(self) -> None:
         """As a learner's rank."""
 
-    def start(self, address: None, exported_model: None) -> None:
+    def start(self, address: None, optimizer: OptimizerConfig, exported_model: None) -> None:
         """As a learner's rank."""
 
     def fail_where_another_dies(self) -> None:
@@ -119,7 +119,7 @@ def make_fleet(tmp_path: Path) -> tuple[SleeperFleet, Member, Interrupt]:
 
 def make_ranks(tmp_path: Path) -> LearnerRanks:
     fleet, _, _ = make_fleet(tmp_path)
-    ranks = LearnerRanks(fleet, fleet.config)
+    ranks = LearnerRanks(fleet, fleet.config, fleet.config.learner.optimizer)
     ranks.start(None)
     return ranks
 

@@ -214,8 +214,8 @@ def test_metrics_are_those_of_the_list(synchronous: tuple[Path, str], imitation:
             for name, value in line["metrics"].items():
                 if value is not None:
                     emitted.setdefault(pattern_of(name), set()).add(kinds.get(line["kind"], When.evaluation))
-    # every trajectory fits a segment, and there is neither a critic nor a budget
-    without = {metric.name for metric in METRICS if metric.name.startswith(("critic/", "effort/"))}
+    # every trajectory fits a segment, and there is neither a critic nor a budget nor a bound of attention scores
+    without = {metric.name for metric in METRICS if metric.name.startswith(("critic/", "effort/", "attention/"))}
     assert {metric.name for metric in METRICS} - emitted.keys() == {*without, "learner/gauge/max_nats"}
     for metric in METRICS:
         # what only training emits must not come from imitation, and evaluations are apart from steps

@@ -67,7 +67,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, noticed_s: float, **errors: tuple[float
     config = SegueConfig(cluster=ClusterConfig(learner_ranks=2))
     config.learner.step_timeout_s = TIMEOUT_S
     fleet = TimedFleet(clock, noticed_s)
-    ranks = LearnerRanks(fleet, config)  # type: ignore[arg-type]
+    ranks = LearnerRanks(fleet, config, config.learner.optimizer)  # type: ignore[arg-type]
     ranks.start(None)
     clock.now = 0.0
     fleet.errors = {name.replace("_", "-"): error for name, error in errors.items()}

@@ -99,6 +99,9 @@ def test_what_the_actors_cannot_do_without_is_summed_by_hand() -> None:
     assert least_memory_bytes(small, num_rollout=3, num_learners=2) == expected
     shared = load_config(["learner.zero_stage=3"])
     assert least_memory_bytes(shared, num_rollout=3, num_learners=2) == expected - 4 * parameters
+    # one momentum, at least, instead of two moments
+    muon = load_config(["learner.optimizer.kind=muon"])
+    assert least_memory_bytes(muon, num_rollout=3, num_learners=2) == expected - 4 * parameters
     # who only plays has no moments
     assert least_memory_bytes(small, num_rollout=3, num_learners=0) == 3 * (4 * parameters + 10**8)
 

@@ -12,14 +12,14 @@ from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.recorder import Recorder
 from segue.actors.run import _start_learner, _write_end
 from segue.conf.placement import placed
-from segue.conf.schema import SegueConfig
+from segue.conf.schema import OptimizerConfig, SegueConfig
 
 
 @pytest.mark.parametrize(("num_deaths", "is_started"), [(2, True), (3, False)])
 def test_a_learner_that_dies_as_it_starts_is_started_again(tmp_path: Path, num_deaths: int, is_started: bool) -> None:
     fleet = FakeFleet(tmp_path, random.Random(0), 0, learner_dies_in=["open_store"] * num_deaths)
     said: list[str] = []
-    learners = LearnerRanks(fleet, placed(SegueConfig(), 0))  # type: ignore[arg-type]
+    learners = LearnerRanks(fleet, placed(SegueConfig(), 0), OptimizerConfig())  # type: ignore[arg-type]
     if is_started:
         _start_learner(learners, None, FaultLog(said.append), max_losses=2)
     else:
@@ -31,7 +31,8 @@ def test_a_learner_that_dies_as_it_starts_is_started_again(tmp_path: Path, num_d
 def test_a_learner_that_is_sent_to_nodes_that_are_gone_as_it_starts_is_not_lost(tmp_path: Path) -> None:
     fleet = FakeFleet(tmp_path, random.Random(0), 0, misplaced_starts=6)
     said: list[str] = []
-    _start_learner(LearnerRanks(fleet, placed(SegueConfig(), 0)), None, FaultLog(said.append), max_losses=0)  # type: ignore[arg-type]
+    learners = LearnerRanks(fleet, placed(SegueConfig(), 0), OptimizerConfig())  # type: ignore[arg-type]
+    _start_learner(learners, None, FaultLog(said.append), max_losses=0)
     assert len(said) >= 1 and fleet.misplaced_starts == 0
 
 

@@ -82,4 +82,4 @@ def test_actors_look_before_anything_else(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"^run\.dir must be"):
         asyncio.run(rollout.start(None))
     with pytest.raises(RunError, match=r"^run\.dir must be"):
-        LearnerActor(config, rank=0, mark=mark).start(("127.0.0.1", 1), None)
+        LearnerActor(config, rank=0, mark=mark).start(("127.0.0.1", 1), config.learner.optimizer, None)

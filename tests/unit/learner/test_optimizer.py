@@ -3,12 +3,12 @@
 from learner_cases import make_config, make_model
 
 from segue.conf.schema import OptimizerConfig
-from segue.learner.optimizer import build_adamw
+from segue.learner.optimizer import build_optimizer
 
 
 def test_only_matrices_decay():
     model = make_model(make_config())
-    optimizer = build_adamw(model.named_parameters(), OptimizerConfig(weight_decay=0.1))
+    optimizer = build_optimizer(model.named_parameters(), OptimizerConfig(weight_decay=0.1), {})
     decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     names = {name: decays[id(p)] for name, p in model.named_parameters()}
     assert len(names) == len(decays)

@@ -13,12 +13,13 @@ from segue.learner.segment_module import SegmentModule, state_layout, unpack_out
 STEP = MicroStep(segments=(Segment(trajectory=0, start=0, end=70), Segment(trajectory=1, start=0, end=40)))
 
 
-def run(model, batch, *, count_routes=True, critic=None):
+def run(model, batch, *, count_routes=True, measure_logits=False, critic=None):
     inputs = batch.inputs(STEP)
     states = CarriedStates(state_layout(model), {})
     state = states.flat(STEP.segments, states.gather(STEP.segments))
     tensors = (inputs.token_ids, inputs.label_positions, inputs.label_ids, inputs.temperature, inputs.offsets)
-    return unpack_outputs(SegmentModule(model, NUM_BINS, critic)(*tensors, count_routes, inputs.replay_ids, *state))
+    flags = (count_routes, measure_logits)
+    return unpack_outputs(SegmentModule(model, NUM_BINS, critic)(*tensors, *flags, inputs.replay_ids, *state))
 
 
 def test_only_labels_are_predicted_and_each_as_if_all_were():
