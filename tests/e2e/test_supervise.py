@@ -283,7 +283,7 @@ def test_an_answer_that_cannot_be_read_is_one_line_and_no_loss(cluster: None, tm
 
 def test_an_actor_that_has_its_place_is_not_told_to_lack_it(cluster: None, tmp_path: Path) -> None:
     fleet, _, _ = make_fleet(tmp_path)
-    fleet._config.cluster.address = "auto"
+    fleet.config.cluster.address = "auto"
     # the whole machine, as the actors of a cluster take it
     options = {"num_cpus": 2}
     taker = fleet._join("taker", ray.remote(Sleeper).options(**options).remote(), {"CPU": 2})
@@ -351,7 +351,7 @@ def test_the_rank_that_hangs_is_blamed_and_not_the_one_that_failed_for_it(cluste
     # between two looks, which last half a second: the failure is heard after the deadline, but by the look before it
     ranks._config.learner.step_timeout_s = 3.3
     with pytest.raises(ActorLost, match=r"^the controller waited 3 s for a step, without an answer from learner-1$"):
-        ranks.ask("fail_where_another_hangs", 3.4, what="a step")
+        ranks.ask("fail_where_another_hangs", 3.7, what="a step")
 
 
 def test_ranks_that_are_started_again_are_new_ones(cluster: None, tmp_path: Path) -> None:
