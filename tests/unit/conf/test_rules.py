@@ -281,6 +281,12 @@ def test_reuse_is_allowed_with_staleness() -> None:
             "pretrain.optimizer.min_lr_ratio",
             "pretrain.optimizer.schedule=linear, cosine or wsd",
         ),
+        (["learner.optimizer.muon.qk_clip=100"], "learner.optimizer.muon.qk_clip", "learner.optimizer.kind=muon"),
+        (
+            ["learner.optimizer.kind=muon", "pretrain.optimizer.muon.momentum=0.9"],
+            "pretrain.optimizer.muon.momentum",
+            "pretrain.optimizer.kind=muon",
+        ),
         (
             ["learner.optimizer.schedule=cosine", "learner.optimizer.decay_share=0.5"],
             "learner.optimizer.decay_share",
@@ -360,6 +366,21 @@ def test_advantages_of_turns_and_tokens_fit_every_loss_of_tokens(kind: str) -> N
         assert load_config(overrides).learner.loss.kind is loss
     with pytest.raises(ConfigError, match=f"while learner.loss.kind is gspo, .*, got {kind}$"):
         load_config(["algorithm=gspo", f"learner.advantage.kind={kind}"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("muon.momentum=1.0", "in [0, 1), got 1.0"),
+        ("muon.ns_steps=0", "in [1, 20], got 0"),
+        ("muon.qk_clip=0.0", "above 0, got 0.0"),
+        ("decay_share=0.0", "in (0, 1], got 0.0"),
+    ],
+)
+def test_optimisers_keep_their_ranges(override: str, message: str) -> None:
+    key = f"learner.optimizer.{override.partition('=')[0]}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'{key} must be {message}')}$"):
+        load_config(["learner.optimizer.kind=muon", "learner.optimizer.schedule=wsd", f"learner.optimizer.{override}"])
 
 
 def test_values_may_be_clipped_where_groups_train_again() -> None:

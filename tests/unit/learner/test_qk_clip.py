@@ -11,6 +11,7 @@ from segue.kernels.mla.naive import naive_mla_max_logits
 from segue.learner.muon import Muon
 from segue.learner.optimizer import build_optimizer, muon_blocks
 from segue.learner.qk_clip import clip_factors, clip_metrics
+from segue.learner.segment_module import unpack_outputs
 from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel
 from segue.model.routing import Routing
@@ -75,6 +76,35 @@ def test_layers_where_nothing_was_measured_stay():
 def test_any_split_of_the_tokens_measures_the_scores_of_whole_trajectories(changes):
     model = make_model(make_config(num_hidden_layers=2))
     torch.testing.assert_close(measured(model, **changes), written_out(model), rtol=0, atol=1e-12)
+
+
+class FlagRecorder(torch.nn.Module):
+    """Keeps what each forward was told of measuring, and the smallest of what it found."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.runs: list[tuple[bool, float]] = []
+
+    def forward(self, *inputs):
+        outputs = self.module(*inputs)
+        self.runs.append((inputs[6], float(unpack_outputs(outputs).max_logits.min())))
+        return outputs
+
+
+def test_scores_are_measured_in_the_first_run_of_a_segment_only():
+    recorders: list[FlagRecorder] = []
+
+    def wrap(module: torch.nn.Module) -> torch.nn.Module:
+        recorders.append(FlagRecorder(module))
+        return recorders[0]
+
+    batch = make_batch(LENGTHS)
+    model = make_model(make_config(num_hidden_layers=2))
+    sweep_step(model, batch, make_loss(batch), segment_tokens=64, micro_step_tokens=128, wrap=wrap)
+    # of 90 tokens, 64 are swept; the last 26 run once with the 30 of the other; then the 64 are rebuilt
+    assert [is_told for is_told, _ in recorders[0].runs] == [True, True, False]
+    assert [found > float("-inf") for _, found in recorders[0].runs] == [True, True, False]
 
 
 def test_after_the_clip_no_head_scores_beyond_the_bound_and_others_stay():
