@@ -16,12 +16,20 @@ from segue.actors.metrics import METRICS
 
 # from weights that speak the grammar, so that episodes have turns and their environments a say in what runs together
 CHATTY = (*SMALL, "run.init_from=warm_start", "train.group_size=4", "rollout.max_turn_tokens=96", "train.steps=2")
+# a term beside the environment's
+RATED = ("rollout.reward_terms.short.term=resume_terms:short",)
+TERM = """
+async def short(episode):
+    return 1.0 / (1 + episode.num_sampled_tokens)
+"""
 
 
 def test_a_killed_and_resumed_run_equals_the_undisturbed_one(tmp_path: Path) -> None:
     undisturbed, resumed = tmp_path / "undisturbed", tmp_path / "resumed"
-    run("train", *CHATTY, f"run.dir={undisturbed}")
-    process = start("train", *CHATTY, f"run.dir={resumed}")
+    (tmp_path / "resume_terms.py").write_text(TERM)
+    overrides = (*CHATTY, *RATED, f"env.import_folder={tmp_path}")
+    run("train", *overrides, f"run.dir={undisturbed}")
+    process = start("train", *overrides, f"run.dir={resumed}")
     wait_until(lambda: has_steps(resumed, 1))
     # with all that it started, so that nobody is left who could still write into the folder
     tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -30,7 +38,7 @@ def test_a_killed_and_resumed_run_equals_the_undisturbed_one(tmp_path: Path) -> 
     process.communicate(timeout=TIMEOUT_S)
     _, alive = psutil.wait_procs(tree[1:], timeout=20)
     assert alive == []
-    run("train", f"run.dir={resumed}")
+    run("train", f"run.dir={resumed}", f"env.import_folder={tmp_path}")
     differing, num_compared = differing_metrics(undisturbed, resumed)
     assert differing == [] and num_compared > 100
     differing, num_compared = differing_weights(undisturbed, resumed)
@@ -40,6 +48,8 @@ def test_a_killed_and_resumed_run_equals_the_undisturbed_one(tmp_path: Path) -> 
     assert incarnations in ([0, 1], [1, 1])
     turns = [value for (_, _, name), value in values_of(resumed).items() if name == "batch/turns/mean"]
     assert min(turns) > 1.5
+    rated = [value for (_, _, name), value in values_of(resumed).items() if name == "batch/reward_term/short"]
+    assert len(rated) == 2 and min(rated) > 0
 
 
 @pytest.mark.parametrize("name", OF_A_LAUNCH)
