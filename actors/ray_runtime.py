@@ -119,7 +119,9 @@ def has_place(actor: Any) -> bool:
     Args:
         actor: Ray's handle.
     """
-    return bool(state.actors(actor._actor_id.hex())["Address"]["Port"])
+    # one that was asked for a moment ago may not be in the table yet
+    address = state.actors(actor._actor_id.hex()).get("Address", {})
+    return bool(address.get("Port"))
 
 
 def explain_no_place(demand: dict[str, float]) -> str | None:

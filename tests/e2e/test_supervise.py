@@ -66,11 +66,6 @@ class Sleeper:
     def fail(self) -> None:
         raise ValueError("the reason")
 
-    def fail_where_another_hangs(self, seconds: float) -> None:
-        """What a hanging rank looks like: the others fail in their collective, whose deadline is the same."""
-        time.sleep(seconds if self._rank == 0 else 600.0)
-        raise RuntimeError("timed out")
-
     def die(self) -> None:
         os._exit(3)
 
@@ -295,8 +290,8 @@ def test_an_actor_that_has_its_place_is_not_told_to_lack_it(cluster: None, tmp_p
         assert time.monotonic() < deadline
     assert absence == "; no node of the cluster has CPU 2 free; `ray status` shows more"
     assert fleet.explain_absence([taker]) == ""
-    more = fleet._join("more", ray.remote(Sleeper).options(num_cpus=3).remote(), {"CPU": 3})
-    assert fleet.explain_absence([more]) == "; no node of the cluster has CPU 3"
+    more = fleet._join("more", ray.remote(Sleeper).options(num_cpus=4).remote(), {"CPU": 4})
+    assert fleet.explain_absence([more]) == "; no node of the cluster has CPU 4"
     for member in (taker, other, more):
         fleet.kill(member)
 
@@ -344,14 +339,6 @@ def test_a_failure_of_all_ranks_is_no_loss(cluster: None, tmp_path: Path) -> Non
 def test_the_rank_that_died_is_blamed_and_not_the_one_that_failed_for_it(cluster: None, tmp_path: Path) -> None:
     with pytest.raises(ActorLost, match=r"^learner-1 died: "):
         make_ranks(tmp_path).ask("fail_where_another_dies", what="a step")
-
-
-def test_the_rank_that_hangs_is_blamed_and_not_the_one_that_failed_for_it(cluster: None, tmp_path: Path) -> None:
-    ranks = make_ranks(tmp_path)
-    # between two looks, which last half a second: the failure is heard after the deadline, but by the look before it
-    ranks._config.learner.step_timeout_s = 3.3
-    with pytest.raises(ActorLost, match=r"^the controller waited 3 s for a step, without an answer from learner-1$"):
-        ranks.ask("fail_where_another_hangs", 3.7, what="a step")
 
 
 def test_ranks_that_are_started_again_are_new_ones(cluster: None, tmp_path: Path) -> None:
