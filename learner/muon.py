@@ -132,7 +132,10 @@ class Muon(torch.optim.AdamW):
                 continue
             _, num_rows, num_columns = self.blocks[shard.name]
             part = slice(shard.start, shard.start + shard.numel)
-            direction = orthogonalise(ahead, group["ns_steps"]).reshape(-1)[part]
+            # of many ranks that share a stack of experts each holds a few
+            first, last = part.start // (num_rows * num_columns), -(-part.stop // (num_rows * num_columns))
+            own = slice(part.start - first * num_rows * num_columns, part.stop - first * num_rows * num_columns)
+            direction = orthogonalise(ahead[first:last], group["ns_steps"]).reshape(-1)[own]
             size = _UPDATE_RMS * max(num_rows, num_columns) ** 0.5
             values[held].mul_(1.0 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"] * size)
             if shard.name in self.row_factors:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from learner_cases import make_config, make_model
 from muon_cases import moved_block, moved_matrix, newton_schulz
+from torch.utils.flop_counter import FlopCounterMode
 
 from segue.conf.schema import MuonConfig, OptimizerConfig, OptimizerKind
 from segue.learner.muon import Muon, Shard, orthogonalise
@@ -158,6 +159,28 @@ def test_where_a_flat_tensor_is_cut_changes_nothing(border):
         optimizer.step()
         results.append(tensor.detach())
     torch.testing.assert_close(torch.cat(results), torch.cat([p.detach().flatten() for p in whole]), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "num_blocks"), [(0, 36, 3), (12, 24, 1), (11, 25, 3), (13, 23, 1), (24, 36, 1)]
+)
+def test_a_rank_works_on_blocks_that_it_updates_a_part_of(first, last, num_blocks):
+    start = torch.randn(36, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gradient = torch.randn(36, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = moved_matrix(start.view(9, 4), [gradient.view(9, 4)], (3, 3, 4), **NUMBERS).flatten()[first:last]
+    tensor = torch.nn.Parameter(start[first:last].clone())
+    tensor.grad = gradient[first:last].clone()
+    optimizer = build_optimizer([("w", torch.nn.Parameter(start.view(9, 4)))], muon_config(), {"w": (3, 3, 4)})
+    assert isinstance(optimizer, Muon)
+    # as ZeRO does
+    optimizer.param_groups[0]["params"] = [tensor]
+    held = Shard(name="w", offset=0, start=first, numel=last - first, is_split=True)
+    optimizer.place({tensor: [held]}, lambda own: own.copy_((1 + MOMENTUM) * gradient))
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    # of 3 x 4 matrices, five times: X X^T, its square, and what X is multiplied by; two operations an entry
+    assert counter.get_total_flops() == num_blocks * 5 * 2 * (3 * 3 * 4 + 3 * 3 * 3 + 3 * 3 * 4)
+    torch.testing.assert_close(tensor.detach(), wanted, rtol=0, atol=1e-12)
 
 
 def test_rows_of_an_updated_parameter_take_their_factors():
