@@ -214,9 +214,7 @@ def _judge_one(
     end_value = 0.0 if course.end is None else float(values_T[course.end])
 
     def estimate(decay: float) -> NDArray[np.float64]:
-        return generalised_advantages(
-            course.reward.tolist(), values_A.tolist(), end_value, discount=advantage.discount, decay=decay
-        )
+        return generalised_advantages(course.reward, values_A, end_value, discount=advantage.discount, decay=decay)
 
     targets_A = values_A + estimate(critic.target_lambda)
     weight_A = np.bincount(course.of_label, weights_J, minlength=len(values_A))

@@ -71,6 +71,17 @@ def test_a_critic_that_knows_all_leaves_no_advantage():
         assert generalised_advantages((2.0, 0.0, 1.0), returns, 0.0, discount=1.0, decay=decay).tolist() == [0.0] * 3
 
 
+@pytest.mark.parametrize("num", [7, 8, 9, 1000])
+@pytest.mark.parametrize(("discount", "decay"), [(1.0, 1.0), (0.99, 0.95), (0.5, 0.5), (1.0, 0.0)])
+def test_generalised_advantages_of_long_courses_follow_their_recurrence(num, discount, decay):
+    rewards, values = np.random.default_rng(num).normal(size=(2, num))
+    found = generalised_advantages(rewards, values, 0.3, discount=discount, decay=decay)
+    ahead, expected = [*values[1:], 0.3], np.zeros(num + 1)
+    for k in reversed(range(num)):
+        expected[k] = rewards[k] + discount * ahead[k] - values[k] + discount * decay * expected[k + 1]
+    np.testing.assert_allclose(found, expected[:-1], rtol=0, atol=1e-10)
+
+
 def test_whitened_advantages_equal_the_hand_worked_example():
     advantages, weights = torch.tensor([3.0, 1.0, -1.0]).double(), torch.tensor([0.25, 0.25, 0.5]).double()
     found = whitened(advantages, weights, 1e-6, lambda sums: sums)
