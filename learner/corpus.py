@@ -79,7 +79,10 @@ def write_corpus(folder: Path, find: Callable[[], Sequence[Path]], tokenizer: To
         raise ConfigError(f"pretrain.curriculum.text must hold text in at least two files, got {len(names)}")
     np.save(folder / _DOCUMENTS_NAME, np.array(borders, np.int64))
     facts = {"dtype": dtype.name, "end_mark": tokenizer.special.eos, "files": names}
-    (folder / _FACTS_NAME).write_text(json.dumps(facts, indent=1) + "\n")
+    # a disk that fills up here leaves no half of it
+    partial = folder / f".{_FACTS_NAME}.tmp"
+    partial.write_text(json.dumps(facts, indent=1) + "\n")
+    partial.replace(folder / _FACTS_NAME)
 
 
 def _tokenise(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:

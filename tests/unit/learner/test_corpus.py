@@ -3,6 +3,7 @@
 That trajectories of one batch do not see each other is tests/property/test_model_packing.py.
 """
 
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -117,6 +118,23 @@ def test_a_whole_corpus_is_left_as_it_is_and_half_a_one_written_again(tmp_path: 
     (folder / "tokens.bin").write_bytes(b"half")
     write_corpus(folder, lambda: find_files(str(tmp_path / "*.txt")), TOKENIZER)
     assert (folder / "tokens.bin").read_bytes() == before
+
+
+def test_a_disk_that_fills_up_leaves_no_half_of_what_stands_for_the_whole(tmp_path: Path) -> None:
+    texts = tmp_path / ("a" * 200)
+    texts.mkdir()
+    for name in ("a", "b"):
+        (texts / f"{name}.txt").write_text(name)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # room for the arrays, and not for the names of the files
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_corpus(tmp_path / "text", lambda: find_files(str(texts / "*.txt")), TOKENIZER)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    write_corpus(tmp_path / "text", lambda: find_files(str(texts / "*.txt")), TOKENIZER)
+    assert Corpus(tmp_path / "text", num_held_out=1, seed=0).epoch_tokens == 2
 
 
 def test_long_files_are_tokenised_line_by_line_and_lose_nothing(tmp_path: Path) -> None:
