@@ -200,14 +200,16 @@ def test_a_logger_that_fails_is_told_once_and_holds_up_neither_the_run_nor_the_o
 
 def test_a_logger_that_hangs_is_left_alone_at_the_end() -> None:
     said: list[str] = []
-    free = Event()
+    begun, free = Event(), Event()
 
     def hang(say: Callable[[str], None]) -> Faulty:
         say("on the way")
+        begun.set()
         free.wait()
         return Faulty("nowhere", [])
 
     sink = BackgroundSink("wandb", hang, said.append, close_timeout_s=0.05)
+    assert begun.wait(60.0)
     sink.write("step", 1, {})
     sink.close("finished")
     free.set()
