@@ -94,6 +94,7 @@ class Stages:
         self._seed = config.seed
         self._configs = stages
         self._num_steps = num_steps
+        self._latest_order: tuple[_Regime, SequenceOrder] | None = None
         self.restore({})
 
     @property
@@ -277,8 +278,12 @@ class Stages:
         self._regimes.append(regime)
 
     def _order(self, regime: _Regime) -> SequenceOrder:
-        tokens = self._configs[regime.stage].tokens_per_step
-        return SequenceOrder(regime.mix, tokens, (self._seed, regime.stage, regime.first_task))
+        # the latest one's is kept: it knows how much text its tasks have had
+        if self._latest_order is None or self._latest_order[0] is not regime:
+            tokens = self._configs[regime.stage].tokens_per_step
+            order = SequenceOrder(regime.mix, tokens, (self._seed, regime.stage, regime.first_task))
+            self._latest_order = regime, order
+        return self._latest_order[1]
 
 
 def _regime_to_json(regime: _Regime) -> dict[str, Any]:

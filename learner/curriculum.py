@@ -21,6 +21,8 @@ from segue.learner.learning_rate import learning_rate
 
 # by how much of its steps' tokens a stage that forgets short contexts gives way to the first stage's mix
 _SHORT_SHIFT = 0.25
+# sequences that are counted at a time
+_PIECE = 1 << 16
 # places of a point of a sequence that fills [0, 1) evenly
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
@@ -113,15 +115,24 @@ class SequenceOrder:
         self._per_step = max(float(counts.sum()), 1.0)
         self._borders = np.cumsum(counts)[:-1] / counts.sum()
         self._cut, self._first = np.random.default_rng(list(seed)).random(2).tolist()
+        # sequences whose text has been counted, from the first on, and its tokens
+        self._counted = (0, 0)
 
     def step(self, number: int) -> list[Part]:
         """The sequences of a step, by its number from 0; at least one."""
         return [self._parts[place] for place in self._places(self._begin(number), self._begin(number + 1))]
 
     def text_tokens_before(self, number: int) -> int:
-        """Tokens of text in all steps before a step."""
+        """Tokens of text in all steps before a step; quick where earlier steps' are known."""
         lengths = np.array([part.length if part.is_text else 0 for part in self._parts])
-        return int(lengths[self._places(0, self._begin(number))].sum())
+        if not lengths.any():
+            return 0
+        end = self._begin(number)
+        done, tokens = self._counted if self._counted[0] <= end else (0, 0)
+        for start in range(done, end, _PIECE):
+            tokens += int(lengths[self._places(start, min(start + _PIECE, end))].sum())
+        self._counted = (end, tokens)
+        return tokens
 
     def _begin(self, number: int) -> int:
         return math.floor(number * self._per_step + self._cut)

@@ -1,5 +1,6 @@
 """What a step of a stage holds, when a stage ends, and what the learner is told of it: worked by hand."""
 
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -87,6 +88,33 @@ def test_the_order_is_the_seeds_and_steps_join_without_gap() -> None:
     for number in range(40):
         text = sum(part.length for step in steps(1)[:number] for part in step if part.is_text)
         assert order.text_tokens_before(number) == text
+
+
+def test_text_before_a_step_is_the_same_whatever_was_asked_before() -> None:
+    def fresh(number: int) -> int:
+        return SequenceOrder(MIX, 2**20, (1,)).text_tokens_before(number)
+
+    # a step has about 1,500 sequences: more are counted than at a time
+    order = SequenceOrder(MIX, 2**20, (1,))
+    numbers = [0, 1, 200, 201, 201, 50, 199, 400]
+    assert [order.text_tokens_before(number) for number in numbers] == [fresh(number) for number in numbers]
+    assert fresh(201) - fresh(200) == sum(part.length for part in order.step(200) if part.is_text)
+
+
+def test_text_before_a_step_is_not_counted_anew_in_every_step() -> None:
+    order = SequenceOrder(MIX, 2**20, (1,))
+    tracemalloc.start()
+    try:
+        order.text_tokens_before(3000)
+        # four million sequences, a little at a time
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        order.text_tokens_before(3001)
+        tracemalloc.reset_peak()
+        for number in range(3001, 3011):
+            order.text_tokens_before(number)
+        assert tracemalloc.get_traced_memory()[1] < 2**18
+    finally:
+        tracemalloc.stop()
 
 
 def test_every_part_has_its_share_of_the_tokens_and_no_step_is_empty() -> None:
