@@ -126,13 +126,15 @@ class CheckpointStore:
         folder = self.path(step)
         try:
             wanted = json.loads((folder / _MANIFEST_NAME).read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return f"{folder.name}: no readable manifest ({type(error).__name__})"
         if not isinstance(wanted, dict) or CONTROLLER_NAME not in wanted:
             return f"{folder.name}: no readable manifest (no table of files)"
-        wrong = sorted(name for name, entry in wanted.items() if _entry(folder / name) != entry)
+        wrong = sorted(name for name, entry in wanted.items() if entry is None or _entry(folder / name) != entry)
         if wrong:
             return f"{folder.name}: {', '.join(wrong)} missing or damaged"
+        if not _is_object(folder / CONTROLLER_NAME):
+            return f"{folder.name}: {CONTROLLER_NAME} is no JSON object, though it is what the manifest names"
         if STORED_NAME not in wanted or not self._config.is_file():
             return None
         try:
@@ -165,10 +167,17 @@ def _digests(folder: Path) -> dict[str, dict[str, Any] | None]:
 
 
 def _entry(path: Path) -> dict[str, Any] | None:
-    """Size and digest of a file that is then on the disk; None where there is no file."""
-    if not path.is_file():
+    """Size and digest of a file that is then on the disk; None where there is no file, by a name that may be none."""
+    if not os.path.isfile(path):
         return None
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
     return {"size_bytes": path.stat().st_size, "sha256": digest}
+
+
+def _is_object(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_text()), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -212,8 +212,10 @@ def _read_lines(path: Path, say: Callable[[str], None] = lambda text: None) -> I
 def _parse_line(text: bytes) -> dict[str, Any] | None:
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    fields = {"kind": str, "step": int, "metrics": dict}
+    fields: dict[str, Any] = {"kind": str, "step": int, "metrics": dict}
+    if isinstance(line, dict) and line.get("kind") == _FAULT:
+        fields |= {"time": float, "fault": dict}
     is_whole = isinstance(line, dict) and all(isinstance(line.get(name), of) for name, of in fields.items())
     return line if is_whole else None

@@ -147,9 +147,9 @@ class RunFolder:
             return []
         try:
             launches = json.loads(self.launches.read_text())
-            if all({"command", "restored_steps"} <= launch.keys() for launch in launches):
+            if isinstance(launches, list) and all(map(_is_launch, launches)):
                 return launches
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, RecursionError):
             pass
         raise ConfigError(f"{self.launches} must list the run's launches, got a damaged file; put a whole one back")
 
@@ -159,10 +159,9 @@ class RunFolder:
         if not earlier:
             return False
         try:
-            told = json.loads(self.summary.read_text())["launches"]
-        except (OSError, ValueError, TypeError, KeyError):
+            return len(json.loads(self.summary.read_text())["launches"]) < len(earlier)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return True
-        return len(told) < len(earlier)
 
     def is_finished(self, step: int, num_steps: int) -> bool:
         """True where the run whose newest checkpoint is of `step` has all its steps and has ended well.
@@ -174,7 +173,7 @@ class RunFolder:
         try:
             summary = json.loads(self.summary.read_text())
             return (summary["status"], summary["steps"]) == ("finished", step)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             # damaged: it is written anew
             return False
 
@@ -187,6 +186,14 @@ class RunFolder:
             raise ConfigError(
                 f"run.dir must be the folder of a run, an empty or a new one, got {self.path}, which holds {foreign[0]}"
             )
+
+
+def _is_launch(value: Any) -> bool:
+    """True for what `begin` records of a launch, as far as anything is read from it."""
+    if not isinstance(value, dict) or not isinstance(value.get("command"), str):
+        return False
+    steps = value.get("restored_steps")
+    return isinstance(steps, list) and all(type(step) is int and step >= 0 for step in steps)
 
 
 def new_folder(launch_folder: Path, command: str) -> Path:

@@ -291,6 +291,9 @@ def _refuse_blank(config: SegueConfig) -> None:
 
 
 def _parse(text: str) -> Override:
+    if not _is_utf8(text):
+        # what the shell gave; it could be written to no file and travel to no process
+        raise ConfigError(f"override must be UTF-8 text, got {mask_override(text)!r}")
     try:
         override = OverridesParser.create().parse_overrides([text])[0]
     except OverrideParseException as error:
@@ -301,6 +304,14 @@ def _parse(text: str) -> Override:
     if not override.key_or_group:
         raise ConfigError(f"override must read key=value, got {text!r}: there is no key")
     return override
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _quoting(text: str) -> str:

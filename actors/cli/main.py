@@ -62,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in rest:
             raise
         return _complain(str(error))
+    except OSError as error:
+        # nobody below knows better: a folder that was deleted, a disk that is full
+        if "--debug" in rest:
+            raise
+        return _complain(f"{name} could not go on: {error}; mend that, then give the command again")
     except (Interrupted, KeyboardInterrupt):
         return EXIT_INTERRUPTED
 

@@ -1,5 +1,7 @@
 """Checkpoints appear whole, are found newest first, and are pruned to the last few and the best."""
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -17,6 +19,21 @@ def make_store(tmp_path: Path, keep_last: int = 2) -> CheckpointStore:
 
 def save(store: CheckpointStore, step: int) -> None:
     store.save(step, {"step": step}, lambda folder: (folder / "rank-0.bin").write_bytes(b"weights %d" % step) and None)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{", "\xff", "[" * 100_000])
+def test_a_controllers_state_that_a_manifest_names_as_it_is_must_be_one(tmp_path: Path, text: str) -> None:
+    store = make_store(tmp_path)
+    save(store, 1)
+    save(store, 2)
+    path, manifest = (store.path(2) / name for name in ("controller.json", "manifest.json"))
+    data = text.encode("latin-1")
+    path.write_bytes(data)
+    entries = json.loads(manifest.read_text())
+    entries[path.name] = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest.write_text(json.dumps(entries))
+    fault = "step-00000002: controller.json is no JSON object, though it is what the manifest names"
+    assert store.load_newest() == (1, {"step": 1}, [fault])
 
 
 def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
@@ -38,6 +55,10 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
         ("{}", "no readable manifest (no table of files)"),
         ("{", "no readable manifest (JSONDecodeError)"),
         ("\xff", "no readable manifest (UnicodeDecodeError)"),
+        ("[" * 100_000, "no readable manifest (RecursionError)"),
+        ('{"controller.json": null}', "controller.json missing or damaged"),
+        ('{"controller.json": {}, "a\\u0000b": {}}', "a\0b, controller.json missing or damaged"),
+        ('{"controller.json": {}, "%s": {}}' % ("x" * 300), f"controller.json, {'x' * 300} missing or damaged"),
     ],
 )
 def test_a_damaged_checkpoint_is_named_set_aside_and_the_one_before_is_taken(

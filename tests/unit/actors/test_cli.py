@@ -26,6 +26,27 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
         assert f"{name} " in text and about in text
 
 
+def test_what_the_system_refuses_a_command_is_one_line_and_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["describe"]) == 2
+    error = "[Errno 2] No such file or directory"
+    assert (
+        capsys.readouterr().err == f"segue: describe could not go on: {error}; mend that, then give the command again\n"
+    )
+    with pytest.raises(FileNotFoundError):
+        main(["describe", "--debug"])
+    monkeypatch.chdir(tmp_path)
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(["describe"]) == 2
+    assert capsys.readouterr().err.startswith("segue: describe could not go on: [Errno 28] No space left on device; ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -61,6 +82,8 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
             "tokenizer must be segue_bpe_1k while run.init_from is warm_start, got bytes; run.init_from=null begins "
             "with random weights",
         ),
+        # a byte that is no UTF-8, as Python reads it from a command line
+        (["train", 'run.dir="\udcff"'], "override must be UTF-8 text, got 'run.dir=\"\\udcff\"'"),
         (["rollout", "--episodes", "0"], "--episodes must be at least 1, got 0"),
         (["rollout", "--episodes", "-1"], "--episodes must be at least 1, got -1"),
         (["export", "nowhere", "there"], "run folder must hold a run, got {cwd}/nowhere"),

@@ -112,21 +112,23 @@ def test_a_line_that_a_killed_process_left_half_written_is_cut(tmp_path: Path) -
 def test_a_damaged_line_is_named_once_and_left_out_and_no_drawing_ends_a_run(tmp_path: Path) -> None:
     path, curves = tmp_path / "metrics.jsonl", tmp_path / "curves.png"
     whole = '{"kind": "step", "step": %d, "metrics": {"batch/success/mean": 0.5}}\n'
-    bad = [b"{\n", b"\xff\n", b"7\n", b'{"kind": "step", "step": 2}\n', b"\n"]
+    fault = b'{"kind": "fault", "step": 2, "time": 1.0, "metrics": {}, "fault": %s}\n'
+    bad = [b"{\n", b"\xff\n", b"7\n", b'{"kind": "step", "step": 2}\n', b"\n", b"[" * 100_000 + b"\n", fault % b"3"]
     path.write_bytes((whole % 1).encode() + b"".join(bad) + (whole % 3).encode())
     said: list[str] = []
     sink = CurvesSink(path, curves, tmp_path / "recall.png", said.append)
     sink.close("finished")
     sink.close("finished")
     assert [line["step"] for line in read_metrics(path)] == [1, 3]
-    assert said == [f"line {number} of {path} is damaged and left out" for number in range(2, 7)]
+    assert said == [f"line {number} of {path} is damaged and left out" for number in range(2, 9)]
+    assert read_faults(path) == []
     assert curves.is_file()
     curves.unlink()
     # nothing can be written there
     curves.mkdir()
     sink.close("finished")
-    assert said[5:] == [text for text in said if text.startswith(f"{curves} could not be drawn: IsADirectoryError")]
-    assert len(said) == 6
+    assert said[7:] == [text for text in said if text.startswith(f"{curves} could not be drawn: IsADirectoryError")]
+    assert len(said) == 8
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:

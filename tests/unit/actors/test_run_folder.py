@@ -91,13 +91,35 @@ def test_a_run_that_ended_before_its_first_result_may_be_given_another_configura
     again.close()
 
 
-@pytest.mark.parametrize("text", ["", "{", "7", "[7]", '[{"command": "train"}]', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "7", "[7]", "{}", "\xff", "[" * 100_000),
+        '[{"command": "train"}]',
+        '[{"command": 5, "restored_steps": [0]}]',
+        '[{"command": "train", "restored_steps": 3}]',
+        '[{"command": "train", "restored_steps": ["0"]}]',
+        '[{"command": "train", "restored_steps": [1e300]}]',
+        '[{"command": "train", "restored_steps": [-1]}]',
+    ],
+)
 def test_a_damaged_list_of_launches_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_bytes(text.encode("latin-1"))
     folder = RunFolder(tmp_path)
     with pytest.raises(ConfigError, match=rf"^{tmp_path}/run\.json must list the run's launches, got a damaged file"):
         folder.open("train")
     folder.close()
+
+
+@pytest.mark.parametrize("text", ["", "[7]", '{"launches": 3}', '{"launches": null}', "[" * 100_000, "\xff"])
+def test_a_summary_that_tells_nothing_is_one_of_a_killed_run(tmp_path: Path, text: str) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(SegueConfig(), LAUNCH)
+    write_json(folder.summary, {"launches": [LAUNCH]})
+    assert not folder.was_killed()
+    folder.summary.write_bytes(text.encode("latin-1"))
+    assert folder.was_killed()
+    assert not folder.is_finished(5, 5)
 
 
 def test_launches_are_kept_in_order(tmp_path: Path) -> None:
