@@ -299,8 +299,7 @@ def _parse(text: str) -> Override:
     except OverrideParseException as error:
         if (shown := mask_override(text)) != text:
             raise ConfigError(f"override must read key=value, got {shown!r}, whose value needs quotes") from error
-        reason = next(line for line in str(error).splitlines() if not line.startswith("Error parsing"))
-        raise ConfigError(f"override must read key=value, got {text!r}: {reason}{_quoting(text)}") from error
+        raise ConfigError(f"override must read key=value, got {text!r}{_spacing(text)}{_quoting(text)}") from error
     if not override.key_or_group:
         raise ConfigError(f"override must read key=value, got {text!r}: there is no key")
     return override
@@ -312,6 +311,16 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _spacing(text: str) -> str:
+    """The remedy where the shell was not told that it is one word."""
+    key, equals, value = text.partition("=")
+    if equals and (key != key.strip() or value != value.strip()):
+        return "; no spaces around ="
+    if value[:1] in ("[", "{") and value[-1:] not in ("]", "}"):
+        return "; a list or dictionary with spaces is quoted as a whole: 'key=[a, b]'"
+    return ""
 
 
 def _quoting(text: str) -> str:

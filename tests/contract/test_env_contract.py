@@ -51,7 +51,8 @@ def _documented_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     """The example of the documentation, as it stands there, in a folder of its own."""
     folder = tmp_path_factory.mktemp("documented")
     texts = [(ROOT / name).read_text() for name in ("README.md", "docs/environments.md")]
-    ((code,), (again,)) = (re.findall(r"```python\n(.*?)```", text, re.DOTALL) for text in texts)
+    # the adapters' example follows in the second
+    ((code,), (again, *_)) = (re.findall(r"```python\n(.*?)```", text, re.DOTALL) for text in texts)
     assert code == again, "README.md and docs/environments.md show the same example"
     (folder / "guess_number.py").write_text(code)
     CONFIGS["documented"].import_folder = str(folder)

@@ -90,7 +90,7 @@ def test_segmented_gradients_equal_whole_ones(
     assert all(result.failure is None for result in results)
 
 
-@pytest.mark.parametrize("kind", LossKind)
+@pytest.mark.parametrize("kind", [kind for kind in LossKind if kind is not LossKind.custom])
 def test_every_policy_loss_has_its_whole_gradient_by_segments(model, kind):
     tokens = make_batch([140, 64, 129, 66])
     rng = np.random.default_rng(3)

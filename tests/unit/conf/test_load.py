@@ -122,22 +122,23 @@ def test_pretraining_starts_from_random_weights_and_training_from_the_warm_start
         ("run.init_from=", "run.init_from must be a string or null, not blank, got ''"),
         ("env.id=", "env.id must be a string, not blank, got ''"),
         ("tokenizer=", "tokenizer must be a string, not blank, got ''"),
-        ("train.steps", "override must read key=value, got 'train.steps': missing EQUAL at '<EOF>'"),
+        ("train.steps", "override must read key=value, got 'train.steps'"),
+        ("seed = 1", "override must read key=value, got 'seed = 1'; no spaces around ="),
         (
             "run.dir=é&b",
-            "override must read key=value, got 'run.dir=é&b': LexerNoViableAltException: run.dir=é&b; "
+            "override must read key=value, got 'run.dir=é&b'; "
             "a value with such signs is quoted twice: 'run.dir=\"é&b\"'",
         ),
         (
             "run.dir=~nobody_at_all",
-            "override must read key=value, got 'run.dir=~nobody_at_all': "
-            "LexerNoViableAltException: run.dir=~nobody_at_all; "
+            "override must read key=value, got 'run.dir=~nobody_at_all'; "
             "a value with such signs is quoted twice: 'run.dir=\"~nobody_at_all\"'",
         ),
         ('run.dir="~nobody_at_all"', "path must begin with the home of a user that there is, got ~nobody_at_all"),
         (
             "env.kwargs={a: 1",
-            "override must read key=value, got 'env.kwargs={a: 1': no viable alternative at input '{a: 1'",
+            "override must read key=value, got 'env.kwargs={a: 1'; "
+            "a list or dictionary with spaces is quoted as a whole: 'key=[a, b]'",
         ),
     ],
 )
