@@ -290,12 +290,20 @@ def learner_name(rank: int) -> str:
 
 @contextmanager
 def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]) -> Iterator[Fleet]:
-    """A fleet, not started, that is ended with the block; Ctrl-C ends the block at its next wait."""
+    """A fleet, not started, that is ended with the block; Ctrl-C ends the block at its next wait.
+
+    Raises:
+        Interrupted: Ray is gone, but the user asked the run to end: who signals a process may have signalled Ray's too.
+    """
     interrupt = Interrupt(say)
     fleet = Fleet(config, run_folder=run_folder, interrupt=interrupt)
     interrupt.install()
     try:
         yield fleet
+    except RayLost as loss:
+        if interrupt.is_set:
+            raise Interrupted from loss
+        raise
     finally:
         fleet.stop()
         interrupt.uninstall()
