@@ -208,22 +208,15 @@ class RolloutActor:
             RunError: one did not come to its own end, or its answer or fact was not found.
         """
         skill = Skill.expert if request.recalls else self._config.pretrain.skill
-        played = EvaluationRequest(
-            name=request.name, seeds=request.seeds, options=request.options, temperature=1.0, greedy=False, keep_as=None
-        )
-        trajectories = await self._play_each(_demonstrator(self._agent, skill), played)
+        trajectories = await self._play_each(_demonstrator(self._agent, skill), request)
         for trajectory in trajectories:
             _refuse_unfinished(trajectory, request)
         if request.recalls:
             trajectories = [answer_only(trajectory, self._chat.tokenizer) for trajectory in trajectories]
-        group = collect_group(request.name, trajectories, made_by=self._name, version=PolicyVersion(0, 0))
-        path = request.folder / file_name(request.name)
-        return HeldOutGroup(
-            path=path,
-            digest=await asyncio.to_thread(save_group, path, group),
-            num_labels=sum(trajectory.num_trainable for trajectory in trajectories),
-            distances=tuple(t.info["distance_tokens"] for t in trajectories) if request.recalls else (),
-        )
+        kept = await asyncio.to_thread(keep_held_out, request.folder, request.name, trajectories, made_by=self._name)
+        if not request.recalls:
+            return kept
+        return replace(kept, distances=tuple(t.info["distance_tokens"] for t in trajectories))
 
     async def stats(self) -> RolloutStats:
         """Counters so far."""
@@ -257,7 +250,7 @@ class RolloutActor:
             greedy=greedy,
         )
 
-    async def _play_each(self, agent: Agent, request: EvaluationRequest) -> list[Trajectory]:
+    async def _play_each(self, agent: Agent, request: EvaluationRequest | HeldOutRequest) -> list[Trajectory]:
         async def play(seed: int) -> Trajectory:
             spec = TaskSpec(id=f"{request.name}-{seed}", seed=seed, options=request.options)
             async with self._admission.seats(1):
@@ -309,6 +302,18 @@ def collect_group(name: str, trajectories: Sequence[Trajectory], *, made_by: str
         last_version=versions[-1],
         made_by=made_by,
     )
+
+
+def keep_held_out(folder: Path, name: str, trajectories: Sequence[Trajectory], *, made_by: str) -> HeldOutGroup:
+    """Write held-out sequences, in which no policy sampled anything, to a file of their own.
+
+    Args:
+        name: of the group, and of its file.
+    """
+    group = collect_group(name, trajectories, made_by=made_by, version=PolicyVersion(0, 0))
+    path = folder / file_name(name)
+    num_labels = sum(trajectory.num_trainable for trajectory in trajectories)
+    return HeldOutGroup(path=path, digest=save_group(path, group), num_labels=num_labels)
 
 
 def length_options(config: SegueConfig, length: int | None) -> dict[str, Any] | None:

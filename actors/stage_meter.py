@@ -13,7 +13,7 @@ from segue.actors.faults import FaultLog
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.recall import NUM_QUARTERS, RecallPoint, recall_options, recall_point
 from segue.actors.recorder import Recorder
-from segue.actors.rollout_actor import HeldOutGroup, HeldOutRequest, collect_group, length_options
+from segue.actors.rollout_actor import HeldOutGroup, HeldOutRequest, keep_held_out, length_options
 from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder
 from segue.actors.stages import Stages
@@ -21,8 +21,6 @@ from segue.actors.step_metrics import recall_metrics, stage_metrics
 from segue.actors.text import open_corpus, text_trajectory
 from segue.conf.schema import SegueConfig
 from segue.learner.curriculum import Part, parts_of
-from segue.rollout.trajectory import PolicyVersion
-from segue.rollout.trajectory_file import file_name, save_group
 
 # a mean of one says little
 _LEAST_SEQUENCES = 2
@@ -139,10 +137,7 @@ class StageMeter:
         num_tokens = max(self._config.pretrain.curriculum.held_out_tokens, _LEAST_SEQUENCES * part.length)
         pieces = corpus.held_out_pieces(part.length, num_tokens)
         members = [text_trajectory(p, task_id=part.name, group_id=part.name, index=i) for i, p in enumerate(pieces)]
-        group = collect_group(part.name, members, made_by="controller", version=PolicyVersion(0, 0))
-        path = self._folder.held_out / file_name(part.name)
-        digest = save_group(path, group)
-        return HeldOutGroup(path=path, digest=digest, num_labels=sum(member.num_trainable for member in members))
+        return keep_held_out(self._folder.held_out, part.name, members, made_by="controller")
 
 
 def stage_options(config: SegueConfig) -> dict[str, dict[str, Any]]:
