@@ -138,7 +138,7 @@ class Learner:
         )
         lr = learning_rate(step, self._config.train.steps, self._optimizer)
         own = [selection.members[n] for n in schedule.trajectories]
-        members = [f"{groups[group].group_id}#{index}" for group, index in own]
+        members = [_member_name(groups[group], index) for group, index in own]
         if learner.critic.clip is not None:
             batch = replace(batch, first_values=tuple(map(self._first_values.of, members)))
         loss_fn = self._make_loss(batch, step)
@@ -177,7 +177,7 @@ class Learner:
             lambda: make_imitation_batch([group.load(index) for group, index in own]),
         )
         loss_fn = make_imitation_loss(num_labels)
-        names = [f"{group.group_id}#{index}" for group, index in own]
+        names = [_member_name(group, index) for group, index in own]
         tokens, metrics = self._update(schedule.renumbered(), names, batch, loss_fn, settings.lr, step)
         entropy = self._join({"entropy": tokens.entropy.sum()})["entropy"]
         return counts | metrics | {"policy/entropy/mean_nats": entropy / num_labels}
@@ -347,7 +347,7 @@ class Learner:
         """Remember what the critic said of trajectories that were trained for the first time."""
         kind = self._config.learner.advantage.kind
         sizes = {
-            f"{groups[group].group_id}#{index}": most_places(groups[group].members[index], kind)
+            _member_name(groups[group], index): most_places(groups[group].members[index], kind)
             for group, index in selection.members
         }
         parts = judgement.first_P.split([len(course.places) for course in courses.values()])
@@ -432,6 +432,11 @@ class Learner:
         """Largest of all ranks' values; at least 0; infinite where one is not a number."""
         finite = torch.nan_to_num(values.double(), nan=float("inf"))
         return float(self._backend.max_over_ranks(torch.cat([finite, finite.new_zeros(1)]).max()))
+
+
+def _member_name(group: StoredGroup, index: int) -> str:
+    """What a trajectory is told by, and what the first values of it are kept under."""
+    return f"{group.group_id}#{index}"
 
 
 def _is_shown(member: TrajectorySummary) -> bool:
