@@ -28,11 +28,12 @@ import psutil
 import torch
 from report import Row, free_port, write_report
 
+from segue.actors.text import text_trajectory
 from segue.conf.load import load_config
 from segue.conf.model_config import ModelConfig
 from segue.learner.learner import Learner
 from segue.rollout.stored_group import StoredGroup
-from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
+from segue.rollout.trajectory import Group, PolicyVersion
 
 SEGMENT_TOKENS = 1024
 LENGTHS = (4096, 16384, 65536)
@@ -42,27 +43,8 @@ TOKEN_ARRAY_BYTES = (4 + 1 + 4 + 4 + 4) + (8 + 8 + 8 + 4 + 4 + 4 + 4 + 4)
 
 def demonstration(num_tokens: int) -> Group:
     """One random trajectory; all but its first token are trained on."""
-    rng = np.random.default_rng(0)
-    trainable = np.ones(num_tokens, np.bool_)
-    trainable[0] = False
-    trajectory = Trajectory(
-        token_ids=rng.integers(0, 256, num_tokens).astype(np.int32),
-        trainable=trainable,
-        source=Source.demonstrator,
-        behaviour_logprob=np.zeros(num_tokens, np.float32),
-        policy_incarnation=np.zeros(num_tokens, np.int32),
-        policy_step=np.zeros(num_tokens, np.int32),
-        turns=(Turn(start=1, end=num_tokens, temperature=1.0, reward_terms={}, num_calls=0),),
-        outcome_terms={},
-        outcome=Outcome.success,
-        task_id="memory",
-        group_id="memory",
-        index=0,
-        attempt=0,
-        seed=0,
-        expert_ids=None,
-        info={},
-    )
+    token_ids = np.random.default_rng(0).integers(0, 256, num_tokens).astype(np.int32)
+    trajectory = text_trajectory(token_ids, task_id="memory", group_id="memory", index=0)
     version = PolicyVersion(0, 0)
     return Group(
         task_id="memory",
