@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import ray
 
-from segue.actors.errors import ActorLost, Interrupted, RayLost, RunError
+from segue.actors.errors import ActorLost, Interrupted, RunError
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.ray_runtime import reserve_gpus
-from segue.actors.supervise import Answer, Fleet, Member, actor_options, supervised
+from segue.actors.supervise import Answer, Fleet, Member, actor_options
 from segue.actors.weight_channel import WeightTicket, is_gone
 from segue.conf.environment import apply_driver_environment
 from segue.conf.schema import ClusterConfig, OptimizerConfig, SegueConfig
@@ -155,16 +155,6 @@ def test_a_wish_to_end_is_heard_while_ray_starts(tmp_path: Path) -> None:
     command = [sys.executable, "-P", str(Path(__file__).parent / "ended_start.py"), str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
     assert done.stdout.splitlines()[-1] == "interrupted"
-
-
-@pytest.mark.parametrize(("is_asked", "ends_in"), [(True, Interrupted), (False, RayLost)])
-def test_a_wish_to_end_is_not_forgotten_where_ray_is_lost_with_it(
-    tmp_path: Path, is_asked: bool, ends_in: type[Exception]
-) -> None:
-    with pytest.raises(ends_in), supervised(SegueConfig(), tmp_path, print):
-        if is_asked:
-            os.kill(os.getpid(), signal.SIGTERM)
-        raise RayLost("Ray is gone")
 
 
 def test_signals_go_back_to_whom_they_were_with_and_an_ignored_hang_up_stays_ignored() -> None:
