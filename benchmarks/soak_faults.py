@@ -79,12 +79,13 @@ KINDS: Mapping[str, Kind] = {
     "delete-group": Kind(act=Act.delete),
 }
 
-ENDS_LAUNCH = {
+ENDS_PROCESS = {
     *("kill-driver", "kill-raylet", "kill-gcs", "end-driver"),
-    # a checkpoint or a metric that cannot be written ends the command
-    *("no-room-driver", "no-room-learner"),
+    *("kill-rollout", "kill-learner", "freeze-rollout", "freeze-learner"),
+    # a checkpoint or a metric that cannot be written ends the command, a trajectory the actor
+    *("no-room-driver", "no-room-learner", "no-room-rollout"),
 }
-"""Kinds after which every process of a run is a new one."""
+"""Kinds after which a driver, a rollout actor or a learner rank is a new process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +125,11 @@ def schedule(seed: int, kinds: Sequence[str], mean_gap_s: float, *, gentle_after
         seed: of what is drawn.
         kinds: of `KINDS`.
         mean_gap_s: mean of `gap_s`.
-        gentle_after_s: from so many seconds of gaps on, kinds of `ENDS_LAUNCH` are left out, if there are others: so
-            that the processes that a run has one of live long enough for their memory to be judged.
+        gentle_after_s: from so many seconds of gaps on, kinds of `ENDS_PROCESS` are left out, if there are others: so
+            that processes live long enough for their memory to be judged.
     """
     rng = random.Random(seed)
-    gentle = [kind for kind in kinds if kind not in ENDS_LAUNCH] or kinds
+    gentle = [kind for kind in kinds if kind not in ENDS_PROCESS] or kinds
     elapsed_s = 0.0
     while True:
         present = kinds if elapsed_s < gentle_after_s else gentle

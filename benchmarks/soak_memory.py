@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from soak_run import Role
 
-WARM_UP_S = 45.0
+WARM_UP_S = 120.0
 """A process's first seconds, in which it loads what it needs, are not counted."""
 _MB = 1e6
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from actor_cases import make_group, write_group
 from soak_env import SoakSqlEnv
-from soak_faults import ENDS_LAUNCH, KINDS, Hands, Planned, Scene, schedule
+from soak_faults import ENDS_PROCESS, KINDS, Hands, Planned, Scene, schedule
 from soak_memory import fit
 from soak_run import Role, role_of
 
@@ -41,14 +41,14 @@ def test_every_kind_comes_once_before_any_comes_again() -> None:
         assert Counter(fault.kind for fault in half) == Counter(kinds)
 
 
-def test_later_faults_let_the_launch_live() -> None:
+def test_later_faults_let_processes_live() -> None:
     kinds = list(KINDS)
     planned = list(islice(schedule(0, kinds, 10.0, gentle_after_s=0.0), 100))
-    assert {fault.kind for fault in planned} == set(kinds) - ENDS_LAUNCH
+    assert {fault.kind for fault in planned} == set(kinds) - ENDS_PROCESS
     # a round of 23 kinds takes at least 23 · 0.2 · 10 s = 46 s
     mixed = list(islice(schedule(0, kinds, 10.0, gentle_after_s=46.0), 3 * 23))
-    assert {fault.kind for fault in mixed[:23]} >= ENDS_LAUNCH
-    assert not {fault.kind for fault in mixed[-23:]} & ENDS_LAUNCH
+    assert {fault.kind for fault in mixed[:23]} >= ENDS_PROCESS
+    assert not {fault.kind for fault in mixed[-23:]} & ENDS_PROCESS
     only = list(islice(schedule(0, ["kill-driver"], 1.0, gentle_after_s=0.0), 3))
     assert [fault.kind for fault in only] == ["kill-driver"] * 3
 
