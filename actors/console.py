@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from segue.actors.patient_console import PatientConsole
 from segue.actors.recorder import Values
-from segue.actors.terminal import visible
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60
@@ -44,18 +44,10 @@ _FAILURES = (
 )
 
 
-class PatientConsole(Console):
-    """A console whose reader may go away: rich would end the program then."""
-
-    def on_broken_pipe(self) -> None:
-        """Say nothing more."""
-        self.quiet = True
-
-
 class ConsoleView:
     """Listens to the recorder as a `Sink` and shows what matters."""
 
-    def __init__(self, *, command: str, num_steps: int, is_live: bool, console: Console | None = None) -> None:
+    def __init__(self, *, command: str, num_steps: int, is_live: bool, console: PatientConsole | None = None) -> None:
         self._console = console or PatientConsole()
         self._command = command
         self._num_steps = num_steps
@@ -76,9 +68,7 @@ class ConsoleView:
 
     def say(self, text: str) -> None:
         """Print one line that stays."""
-        # a terminal or a reader that is gone takes nothing, and the run still ends with a checkpoint
-        with suppress(OSError):
-            self._console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+        self._console.say(text)
 
     def set_status(self, text: str) -> None:
         """What the run is at; shown in the live view only."""

@@ -4,11 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from segue.actors.console import ConsoleView, before_and_after
 from segue.actors.faults import FaultLog
 from segue.actors.held_out import play_held_out, standard_modes, variant_modes
+from segue.actors.patient_console import PatientConsole
 from segue.actors.preflight import check_before_start, check_environment, trained_model
 from segue.actors.process_meter import ProcessMeter
 from segue.actors.provenance import launch_facts
@@ -80,7 +79,7 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
         "faults": read_faults(folder.metrics),
     }
     write_json(folder.summary, summary)
-    console = Console()
+    console = PatientConsole()
     console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
     console.print(f"summary: {folder.summary}", highlight=False, soft_wrap=True)
     return summary

@@ -3,10 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-
 from segue.actors.episode_view import print_totals, print_trajectory
 from segue.actors.faults import FaultLog
+from segue.actors.patient_console import PatientConsole
 from segue.actors.preflight import check_before_start, check_environment, trained_model
 from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.rollout_pool import RolloutPool
@@ -30,7 +29,7 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
     config.run.init_from = None if model is None else str(model)
     check_before_start(config)
     check_environment(config.env, config.pretrain.skill if demonstrator else None)
-    console = Console()
+    console = PatientConsole()
     seeds = range(config.eval.seed_start, config.eval.seed_start + num_episodes)
     request = EvaluationRequest(
         name="rollout",
@@ -40,8 +39,8 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
         greedy=greedy,
         keep_as=None,
     )
-    with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), console.print) as fleet:
-        pool = RolloutPool(fleet, fleet.config, FaultLog(console.print).note)
+    with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), console.say) as fleet:
+        pool = RolloutPool(fleet, fleet.config, FaultLog(console.say).note)
         fleet.start()
         # a demonstrator has no weights
         pool.begin_start(1, exported_model=model, needs_weights=False)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from segue.actors.checkpoint_store import CheckpointStore, checkpoint_fault
 from segue.actors.console import ConsoleView, before_and_after, duration
 from segue.actors.controller import Controller
@@ -16,6 +14,7 @@ from segue.actors.faults import Fault, FaultLog
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage
 from segue.actors.loggers import open_loggers, where_to_look
+from segue.actors.patient_console import PatientConsole
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.plots import CurvesSink
 from segue.actors.preflight import (
@@ -100,7 +99,7 @@ def _launch(
     if folder.is_finished(step, stages.num_steps):
         remedy = "" if stages.has_any else f"; raise {kind.value}.steps to go on"
         text = f"{folder.path} holds a finished run of {step} steps{remedy}"
-        Console().print(text, highlight=False, soft_wrap=True)
+        PatientConsole().print(text, highlight=False, soft_wrap=True)
         return
     start_from = None if step else initial_model(config)
     if folder.config.is_file():
@@ -252,7 +251,7 @@ def _greet(view: ConsoleView, folder: RunFolder, lineage: Lineage, step: int) ->
 
 
 def _tell_results(config: SegueConfig, folder: RunFolder, summary: dict[str, Any]) -> None:
-    console = Console()
+    console = PatientConsole()
     console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
     lines = [
         f"{summary['steps']} steps, {summary['num_tokens']:,} tokens, {duration(summary['wall_s'])} "

@@ -4,11 +4,11 @@ import argparse
 import asyncio
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from segue.actors.cli.parser import make_parser
+from segue.actors.patient_console import PatientConsole
 from segue.actors.terminal import visible
 from segue.conf.errors import ConfigError
 from segue.envs.check_report import Finding, Verdict
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     from segue.envs.checker import check_contract
 
     report = asyncio.run(check_contract(config.env, num_seeds=arguments.seeds, max_calls=arguments.steps))
-    console = Console()
+    console = PatientConsole()
     console.print(_table(report))
     counts = [f"{number} {word}" for word, number in report.counts().items() if number]
     console.print(f"{visible(config.env.id)}: {', '.join(counts)}", markup=False, highlight=False, soft_wrap=True)

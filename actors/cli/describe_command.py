@@ -4,10 +4,10 @@ import argparse
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from segue.actors.cli.parser import make_parser
+from segue.actors.patient_console import PatientConsole
 
 ABOUT = "Count a model's parameters, memory and operations, without building its weights; say what a run computes on."
 EXAMPLES = ("model=k3", "model=mini --json")
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         print(json.dumps(facts, indent=2))
     else:
-        Console().print(_table(facts))
+        PatientConsole().print(_table(facts))
     return 0
 
 

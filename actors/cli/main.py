@@ -8,8 +8,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 
+from segue.actors.cli.standard_streams import flush_output, give_up_output, has_no_reader, mend_standard_streams
 from segue.actors.errors import Interrupted, RunError
 from segue.actors.terminal import visible
 from segue.conf.environment import apply_driver_environment
@@ -27,6 +29,7 @@ COMMANDS = {
     "completion": "make bash, zsh or fish complete all this",
 }
 
+EXIT_DONE = 0
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -42,33 +45,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         from segue.actors.cli.completion import answer
 
         answer(COMMANDS)
+    mend_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview())
-        return 0
-    if arguments[0] == "--version":
-        print(f"segue {metadata.version('segue')}")
-        return 0
-    name, rest = arguments[0], arguments[1:]
-    if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"; nearest: {close[0]}" if close else ""
-        return _complain(f"command must be one of {', '.join(COMMANDS)}, got {name!r}{hint}")
-    apply_driver_environment()
-    module = importlib.import_module(f"segue.actors.cli.{name.replace('-', '_')}_command")
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     try:
-        return module.main(rest)
+        code = _run(name, rest)
+        flush_output()
     except (ConfigError, RunError) as error:
         if "--debug" in rest:
             raise
-        return _complain(str(error))
+        code = _complain(str(error))
     except OSError as error:
-        # nobody below knows better: a folder that was deleted, a disk that is full
-        if "--debug" in rest:
+        if isinstance(error, BrokenPipeError) and has_no_reader():
+            # who reads no more has what was wanted
+            code = EXIT_DONE
+        elif "--debug" in rest:
             raise
-        return _complain(f"{name} could not go on: {error}; mend that, then give the command again")
+        else:
+            # nobody below knows better: a folder that was deleted, a disk that is full
+            code = _complain(f"{name} could not go on: {error}; mend that, then give the command again")
     except (Interrupted, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
+    give_up_output()
+    return code
+
+
+def _run(name: str, rest: list[str]) -> int:
+    if name in ("-h", "--help"):
+        print(_overview())
+        return EXIT_DONE
+    if name == "--version":
+        print(f"segue {metadata.version('segue')}")
+        return EXIT_DONE
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; nearest: {close[0]}" if close else ""
+        raise ConfigError(f"command must be one of {', '.join(COMMANDS)}, got {name!r}{hint}")
+    apply_driver_environment()
+    module = importlib.import_module(f"segue.actors.cli.{name.replace('-', '_')}_command")
+    try:
+        return int(module.main(rest))
+    # the parser's, behind its help or its complaint
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else EXIT_USER_ERROR
 
 
 def _overview() -> str:
@@ -86,8 +105,10 @@ def _overview() -> str:
 
 
 def _complain(message: str) -> int:
-    # it may quote what an environment said
-    print(f"segue: {visible(message)}", file=sys.stderr)
+    # where nobody can be told, the code still says it
+    with suppress(OSError):
+        # it may quote what an environment said
+        print(f"segue: {visible(message)}", file=sys.stderr)
     return EXIT_USER_ERROR
 
 

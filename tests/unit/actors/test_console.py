@@ -7,13 +7,13 @@ from rich.console import Console
 
 from segue.actors.console import (
     ConsoleView,
-    PatientConsole,
     before_and_after,
     duration,
     evaluation_line,
     sparkline,
     step_line,
 )
+from segue.actors.patient_console import PatientConsole
 
 STEP = {
     "batch/success/mean": 0.5,
@@ -78,7 +78,7 @@ def test_an_evaluation_is_one_line_of_success_and_checks() -> None:
 
 def test_lines_replace_the_live_view_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
-    view = ConsoleView(command="train", num_steps=100, is_live=True, console=Console(file=stream, width=200))
+    view = ConsoleView(command="train", num_steps=100, is_live=True, console=PatientConsole(file=stream, width=200))
     view.write("step", 12, STEP)
     view.write("restore", 12, {})
     view.say("[not markup] a/b")
@@ -88,7 +88,7 @@ def test_lines_replace_the_live_view_where_there_is_no_terminal() -> None:
 
 def test_the_live_view_shows_the_latest_figures() -> None:
     stream = io.StringIO()
-    view = ConsoleView(command="train", num_steps=100, is_live=False, console=Console(file=stream, width=120))
+    view = ConsoleView(command="train", num_steps=100, is_live=False, console=PatientConsole(file=stream, width=120))
     view.write("step", 12, STEP)
     printer = Console(file=io.StringIO(), width=120)
     printer.print(view.render())

@@ -14,6 +14,7 @@ from rich.console import Console
 from segue.actors.cli.main import _complain
 from segue.actors.console import ConsoleView
 from segue.actors.episode_view import print_totals, print_trajectory, readable
+from segue.actors.patient_console import PatientConsole
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.chat import AssistantCall, AssistantTurn, CallResult, Chat
 from segue.rollout.trajectory import Outcome, Trajectory, Turn
@@ -46,7 +47,7 @@ def test_a_terminal_is_given_nothing_to_act_on() -> None:
 
 
 def test_what_a_run_says_and_ends_with_is_no_order_to_the_terminal_either(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(file=io.StringIO(), width=200)
+    console = PatientConsole(file=io.StringIO(), width=200)
     ConsoleView(command="train", num_steps=1, is_live=False, console=console).say("most often: \x1b[2Jx")
     assert console.file.getvalue() == "most often: \\x1b[2Jx\n"  # type: ignore[attr-defined]
     _complain("most often: \x1b[2Jx")
