@@ -36,7 +36,11 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
     launches = folder.read_launches()
     if not launches:
         raise ConfigError(f"run folder must hold {folder.launches.name}, got {run_folder} without it; put it back")
-    kind = PhaseKind(launches[0]["command"])
+    command = launches[0]["command"]
+    if command not in {kind.value for kind in PhaseKind}:
+        names = " or ".join(kind.value for kind in PhaseKind)
+        raise ConfigError(f"run folder must hold a run of segue {names}, got {run_folder}, of segue {command}")
+    kind = PhaseKind(command)
     with supervised(config, run_folder, print) as fleet:
         learners = LearnerRanks(fleet, fleet.config, make_phase(config, kind).optimizer)
         fleet.start()

@@ -14,7 +14,7 @@ import psutil
 from segue.actors.errors import RunError
 from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.errors import ConfigError
-from segue.conf.load import SHIPPED_WARM_START, is_file
+from segue.conf.load import SHIPPED_WARM_START, STORED_NAME, is_file
 from segue.conf.model_config import ModelConfig
 from segue.conf.placement import device_type
 from segue.conf.reward_term import RewardTermSpec
@@ -168,6 +168,11 @@ def trained_model(config: SegueConfig) -> Path:
             raise ConfigError(
                 f"run.dir must hold a finished run with {EXPORT_NAME}/, got {config.run.dir}; "
                 "`segue export` writes one from a checkpoint, for run.init_from"
+            )
+        if not is_file("run.dir", Path(config.run.dir) / STORED_NAME):
+            raise ConfigError(
+                f"run.dir must hold {STORED_NAME} beside {EXPORT_NAME}/, got {config.run.dir} without; put it back, or "
+                f"give run.init_from={folder} and the rest of the configuration"
             )
         return folder
     model = initial_model(config)

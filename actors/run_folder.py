@@ -64,7 +64,7 @@ class RunFolder:
         """Take the folder for this process: a new one, an empty one, or one that holds a run.
 
         Raises:
-            ConfigError: it holds something else, a run of another command, or it cannot be written or locked.
+            ConfigError: it holds something else, part of a run or one of another command, or cannot be written or locked.
             RunError: another process is at work in it.
         """
         try:
@@ -80,6 +80,7 @@ class RunFolder:
             lock.close()
             raise
         self._lock = lock
+        self._refuse_incomplete()
         try:
             mark_folder(lock)
         except OSError as error:
@@ -114,13 +115,7 @@ class RunFolder:
         Returns:
             Whether it is so: there is no checkpoint, no group, no journal and no metric.
         """
-        results = [
-            path
-            for folder in (self.checkpoints, self.groups, self.sessions)
-            if folder.is_dir()
-            for path in folder.iterdir()
-        ]
-        if results or (self.metrics.is_file() and self.metrics.stat().st_size):
+        if self._has_results():
             return False
         self.config.unlink(missing_ok=True)
         # other files, or another tokenizer, may be given
@@ -176,6 +171,21 @@ class RunFolder:
         except (ValueError, TypeError, KeyError, RecursionError):
             # damaged: it is written anew
             return False
+
+    def _has_results(self) -> bool:
+        folders = [folder for folder in (self.checkpoints, self.groups, self.sessions) if folder.is_dir()]
+        has_metrics = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        return has_metrics or any(any(folder.iterdir()) for folder in folders)
+
+    def _refuse_incomplete(self) -> None:
+        """Results mean nothing without what they were made with, and are nobody's to delete."""
+        lost = [path for path in (self.config, self.launches) if not path.is_file()]
+        if lost and self._has_results():
+            remedy = "; every checkpoint holds a copy of it" if self.config in lost else ""
+            raise ConfigError(
+                f"run.dir must hold {' and '.join(path.name for path in lost)} beside the results of its run, got "
+                f"{self.path} without; put it back{remedy}, or start another run with run.dir=<new folder>"
+            )
 
     def _refuse_foreign(self) -> None:
         """A run deletes and replaces files: it must not do so among those of somebody else."""

@@ -123,6 +123,14 @@ def test_where_nobody_can_be_told_the_code_says_it(monkeypatch: pytest.MonkeyPat
             )
             for command in ("eval", "rollout")
         ),
+        *(
+            (
+                [command, "run.dir=stripped"],
+                "run.dir must hold config.yaml beside export/, got {cwd}/stripped without; put it back, or give "
+                "run.init_from={cwd}/stripped/export and the rest of the configuration",
+            )
+            for command in ("eval", "rollout")
+        ),
         (
             ["describe", "model.num_hidden_layers=1000000"],
             "model.num_hidden_layers must be at most 1000, got 1000000",
@@ -139,6 +147,7 @@ def test_what_the_user_can_mend_is_one_line_and_code_2(
     from segue.model.tokenizer.load import load_tokenizer
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "stripped/export").mkdir(parents=True)
     assert main(arguments) == 2
     expected = message.replace("{cwd}", str(tmp_path)).replace("{bytes}", str(load_tokenizer("bytes").vocab_size))
     assert capsys.readouterr().err == f"segue: {expected}\n"
@@ -380,6 +389,16 @@ def test_export_refuses_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str],
     message = "checkpoint must be whole, got step-00000003: learner/rank-0.safetensors missing or damaged"
     assert capsys.readouterr().err == f"segue: {message}\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_export_refuses_what_no_learner_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.begin(load_config([]), {"command": "eval", "restored_steps": [0]})
+    CheckpointStore(folder.checkpoints, keep_last=1).save(3, {}, lambda learner: None)
+    assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
+    message = f"run folder must hold a run of segue train or pretrain, got {folder.path}, of segue eval"
+    assert capsys.readouterr().err == f"segue: {message}\n"
 
 
 def test_export_leaves_a_target_that_is_there_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -35,6 +35,23 @@ def test_a_folder_of_another_command_is_refused(tmp_path: Path) -> None:
     folder.close()
 
 
+@pytest.mark.parametrize("harm", ["gone", "folder"])
+@pytest.mark.parametrize("name", ["config.yaml", "run.json"])
+def test_a_run_with_results_goes_on_with_what_they_were_made_with_or_not_at_all(
+    tmp_path: Path, name: str, harm: str
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(SegueConfig(), LAUNCH)
+    (folder.checkpoints / "step-00000001").mkdir()
+    (tmp_path / name).unlink()
+    if harm == "folder":
+        (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=rf"^run\.dir must hold {name} beside the results of its run, got {tmp_path}"):
+        folder.open("train")
+    folder.close()
+    assert (folder.checkpoints / "step-00000001").is_dir()
+
+
 @pytest.mark.parametrize("name", ["config.json", ".git", "checkpoints"])
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
     (tmp_path / name / ".old-model").mkdir(parents=True)
@@ -170,7 +187,7 @@ def test_opening_a_folder_mends_what_a_kill_left_of_a_checkpoints_replacement(tm
     old = tmp_path / "checkpoints" / ".old-step-00000005"
     old.mkdir(parents=True)
     folder = RunFolder(tmp_path)
-    (tmp_path / "config.yaml").touch()
+    folder.begin(SegueConfig(), LAUNCH)
     folder.open("train")
     folder.close()
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000005"]
