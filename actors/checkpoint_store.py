@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from segue.actors.controller_state import misfit
 from segue.actors.errors import RunError
 from segue.actors.faults import Fault
 from segue.actors.replacement import replace_folder
@@ -133,8 +134,11 @@ class CheckpointStore:
         wrong = sorted(name for name, entry in wanted.items() if entry is None or _entry(folder / name) != entry)
         if wrong:
             return f"{folder.name}: {', '.join(wrong)} missing or damaged"
-        if not _is_object(folder / CONTROLLER_NAME):
-            return f"{folder.name}: {CONTROLLER_NAME} is no JSON object, though it is what the manifest names"
+        if not any(name.startswith(f"{LEARNER_NAME}/") for name in wanted):
+            return f"{folder.name}: no readable manifest (no file of the learner)"
+        fault = misfit((folder / CONTROLLER_NAME).read_bytes())
+        if fault is not None:
+            return f"{folder.name}: {CONTROLLER_NAME} has another form, though the manifest names it so ({fault})"
         if STORED_NAME not in wanted or not self._config.is_file():
             return None
         try:
@@ -174,10 +178,3 @@ def _entry(path: Path) -> dict[str, Any] | None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
     return {"size_bytes": path.stat().st_size, "sha256": digest}
-
-
-def _is_object(path: Path) -> bool:
-    try:
-        return isinstance(json.loads(path.read_text()), dict)
-    except (ValueError, RecursionError):
-        return False

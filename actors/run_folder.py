@@ -64,7 +64,7 @@ class RunFolder:
         """Take the folder for this process: a new one, an empty one, or one that holds a run.
 
         Raises:
-            ConfigError: it holds something else, part of a run or one of another command, or cannot be written or locked.
+            ConfigError: it holds something else, part of a run, a run of another command, or cannot be written.
             RunError: another process is at work in it.
         """
         try:

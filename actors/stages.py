@@ -54,7 +54,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
+class BegunStage:
     """A stage that has begun."""
 
     begun_at: int
@@ -133,11 +133,11 @@ class Stages:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Return to a state; an empty one is the beginning."""
-        self._begun = [_Stage(**values) for values in state.get("stages", [])]
+        self._begun = [BegunStage(**values) for values in state.get("stages", [])]
         self._measurements = [Measurement(**values) for values in state.get("measurements", [])]
         self._regimes = [_regime_from_json(values) for values in state.get("regimes", [])]
         if self._configs and not self._begun:
-            self._begun = [_Stage(begun_at=0)]
+            self._begun = [BegunStage(begun_at=0)]
             self._regimes = [_Regime(first_task=0, stage=0, mix=mix_of(self._configs[0]), text_start=0)]
 
     def pause_after(self, step: int) -> int:
@@ -240,10 +240,10 @@ class Stages:
         flat = is_flat(self._losses(number), self._config.flat_evals, self._config.flat_slope)
         if not flat and step < begun_at + self._configs[number].max_steps:
             return []
-        self._begun[-1] = _Stage(begun_at=begun_at, ended_at=step, end="flat" if flat else "maximum")
+        self._begun[-1] = BegunStage(begun_at=begun_at, ended_at=step, end="flat" if flat else "maximum")
         is_over = number + 1 == len(self._configs)
         if not is_over:
-            self._begun.append(_Stage(begun_at=step))
+            self._begun.append(BegunStage(begun_at=step))
             self._begin_regime(next_task, mix_of(self._configs[number + 1]))
         if flat:
             return []

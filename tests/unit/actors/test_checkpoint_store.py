@@ -17,12 +17,34 @@ def make_store(tmp_path: Path, keep_last: int = 2) -> CheckpointStore:
     return CheckpointStore(tmp_path / "checkpoints", keep_last=keep_last)
 
 
+def write_weights(folder: Path) -> None:
+    (folder / "rank-0.bin").write_bytes(b"weights")
+
+
 def save(store: CheckpointStore, step: int) -> None:
     store.save(step, {"step": step}, lambda folder: (folder / "rank-0.bin").write_bytes(b"weights %d" % step) and None)
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "{", "\xff", "[" * 100_000])
-def test_a_controllers_state_that_a_manifest_names_as_it_is_must_be_one(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "Input should be an object"),
+        ("null", "Input should be an object"),
+        ("{", "Invalid JSON: EOF while parsing an object at line 1 column 1"),
+        ("\xff", "Invalid JSON: expected value at line 1 column 1"),
+        ("[" * 100_000, "Invalid JSON: recursion limit exceeded at line 1 column 202"),
+        ('{"step": "2"}', "step: Input should be a valid integer"),
+        ('{"tasks": []}', "tasks: Input should be an object"),
+        ('{"tasks": {"unfinished": [3, null]}}', "tasks.unfinished.1: Input should be a valid integer"),
+        ('{"best": [0.5]}', "best.1: Field required"),
+        ('{"totals": {"wall_s": {}}}', "totals.wall_s: Input should be a valid number"),
+        ('{"totals": {"outcomes": {"success": 1.5}}}', "totals.outcomes.success: Input should be a valid integer"),
+        ('{"buffer": {"entries": [{"uses": [1]}]}}', "buffer.entries.0.record: Field required"),
+        ('{"stages": {"regimes": [3]}}', "stages.regimes.0: Input should be an object"),
+        ('{"more": 1}', "more: Unexpected keyword argument"),
+    ],
+)
+def test_a_controllers_state_that_a_manifest_names_as_it_is_must_be_one(tmp_path: Path, text: str, reason: str) -> None:
     store = make_store(tmp_path)
     save(store, 1)
     save(store, 2)
@@ -32,7 +54,7 @@ def test_a_controllers_state_that_a_manifest_names_as_it_is_must_be_one(tmp_path
     entries = json.loads(manifest.read_text())
     entries[path.name] = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     manifest.write_text(json.dumps(entries))
-    fault = "step-00000002: controller.json is no JSON object, though it is what the manifest names"
+    fault = f"step-00000002: controller.json has another form, though the manifest names it so ({reason})"
     assert store.load_newest() == (1, {"step": 1}, [fault])
 
 
@@ -57,6 +79,7 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
         ("\xff", "no readable manifest (UnicodeDecodeError)"),
         ("[" * 100_000, "no readable manifest (RecursionError)"),
         ('{"controller.json": null}', "controller.json missing or damaged"),
+        ("no learner", "no readable manifest (no file of the learner)"),
         ('{"controller.json": {}, "a\\u0000b": {}}', "a\0b, controller.json missing or damaged"),
         ('{"controller.json": {}, "%s": {}}' % ("x" * 300), f"controller.json, {'x' * 300} missing or damaged"),
     ],
@@ -72,6 +95,10 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_the_one_before_is_taken(
         (learner / "rank-0.bin").write_bytes(b"weights X")
     elif harm == "delete":
         (learner / "rank-0.bin").unlink()
+    elif harm == "no learner":
+        manifest = store.path(2) / "manifest.json"
+        entries = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({"controller.json": entries["controller.json"]}))
     elif harm == "no manifest":
         (store.path(2) / "manifest.json").unlink()
     else:
@@ -141,8 +168,8 @@ def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save(store, 5)
-    store.save(5, {"step": 5, "note": "again"}, lambda folder: None)
-    assert store.load_newest() == (5, {"step": 5, "note": "again"}, [])
+    store.save(5, {"step": 5, "evaluated_step": 5}, write_weights)
+    assert store.load_newest() == (5, {"step": 5, "evaluated_step": 5}, [])
 
 
 @pytest.mark.parametrize("num_renames", [0, 1])
@@ -164,7 +191,7 @@ def test_a_kill_while_a_step_is_saved_again_leaves_its_checkpoint(
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Path, "rename", rename_or_die)
-        store.save(5, {"step": 5, "note": "again"}, lambda folder: None)
+        store.save(5, {"step": 5, "evaluated_step": 5}, write_weights)
     finish_replacements(tmp_path / "checkpoints")
     assert store.load_newest() == (5, {"step": 5}, [])
 

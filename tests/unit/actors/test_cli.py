@@ -395,7 +395,9 @@ def test_export_refuses_what_no_learner_made(capsys: pytest.CaptureFixture[str],
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.begin(load_config([]), {"command": "eval", "restored_steps": [0]})
-    CheckpointStore(folder.checkpoints, keep_last=1).save(3, {}, lambda learner: None)
+    CheckpointStore(folder.checkpoints, keep_last=1).save(
+        3, {}, lambda learner: learner.joinpath("rank-0.safetensors").write_bytes(b"weights") and None
+    )
     assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
     message = f"run folder must hold a run of segue train or pretrain, got {folder.path}, of segue eval"
     assert capsys.readouterr().err == f"segue: {message}\n"
@@ -457,7 +459,9 @@ def test_a_run_that_has_a_checkpoint_needs_its_initial_model_no_more(
     folder.begin(config, {"command": "train", "restored_steps": [0]})
     assert main(["train", f"run.dir={folder.path}"]) == 2
     assert "run.init_from must be an exported model" in capsys.readouterr().err
-    CheckpointStore(folder.checkpoints, keep_last=1).save(3, {}, lambda learner: None)
+    CheckpointStore(folder.checkpoints, keep_last=1).save(
+        3, {}, lambda learner: learner.joinpath("rank-0.safetensors").write_bytes(b"weights") and None
+    )
     write_json(folder.summary, {"status": "finished", "steps": 3})
     assert main(["train", f"run.dir={folder.path}"]) == 0
     assert f"{folder.path} holds a finished run of 3 steps" in capsys.readouterr().out
