@@ -12,6 +12,7 @@ from rich.text import Text
 
 from segue.actors.patient_console import PatientConsole
 from segue.actors.recorder import Values
+from segue.actors.terminal import visible
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _HISTORY = 60
@@ -105,7 +106,8 @@ class ConsoleView:
             *(_bold(label, form.format(self._latest[n])) for label, n, form in _present(self._latest, self._command))
         )
         terms = Table.grid(padding=(0, 2))
-        terms.add_row(*_named(self._latest, ("batch/reward_term/", "batch/check/")), *_failures(self._latest))
+        named = _named(self._latest, ("batch/reward_term/", "batch/check/"))
+        terms.add_row(*map(_plain, named), *_failures(self._latest))
         rates = Table.grid(padding=(0, 2))
         rates.add_row("tokens/s", *(f"{label} {_rate(self._latest[n])}" for label, n in _RATES if self._latest.get(n)))
         eta = self._latest.get("loop/eta/s")
@@ -175,7 +177,7 @@ def before_and_after(rows: Sequence[Row]) -> Table:
         column.justify = "right"
     for name, before, after in rows:
         change = "–" if before is None or after is None else f"{after - before:+.3f}"
-        table.add_row(name, *("–" if value is None else f"{value:.3f}" for value in (before, after)), change)
+        table.add_row(_plain(name), *("–" if value is None else f"{value:.3f}" for value in (before, after)), change)
     return table
 
 
@@ -183,7 +185,7 @@ def _one_column(rows: Sequence[Row]) -> Table:
     table = Table("held-out", "share")
     table.columns[1].justify = "right"
     for name, _, value in rows:
-        table.add_row(name, "–" if value is None else f"{value:.3f}")
+        table.add_row(_plain(name), "–" if value is None else f"{value:.3f}")
     return table
 
 
@@ -200,6 +202,11 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02d}m"
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+def _plain(name: str) -> Text:
+    # an environment chose it: brackets in it are no markup
+    return Text(visible(name))
 
 
 def _bold(label: str, figure: str) -> Text:

@@ -81,5 +81,5 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
     write_json(folder.summary, summary)
     console = PatientConsole()
     console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
-    console.print(f"summary: {folder.summary}", highlight=False, soft_wrap=True)
+    console.say(f"summary: {folder.summary}")
     return summary

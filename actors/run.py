@@ -99,7 +99,7 @@ def _launch(
     if folder.is_finished(step, stages.num_steps):
         remedy = "" if stages.has_any else f"; raise {kind.value}.steps to go on"
         text = f"{folder.path} holds a finished run of {step} steps{remedy}"
-        PatientConsole().print(text, highlight=False, soft_wrap=True)
+        PatientConsole().say(text)
         return
     start_from = None if step else initial_model(config)
     if folder.config.is_file():
@@ -264,7 +264,7 @@ def _tell_results(config: SegueConfig, folder: RunFolder, summary: dict[str, Any
     if summary["command"] == PhaseKind.pretrain.value:
         lines.insert(0, _demonstrator_line(summary))
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.say(line)
 
 
 def _demonstrator_line(summary: dict[str, Any]) -> str:

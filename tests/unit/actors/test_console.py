@@ -105,6 +105,17 @@ def test_the_closing_table_shows_changes_and_dashes() -> None:
     assert [cell.strip() for cell in lines[4].strip("│").split("│")] == ["joins success", "–", "0.500", "–"]
 
 
+def test_names_that_an_environment_chose_are_shown_as_they_are() -> None:
+    printer = Console(file=io.StringIO(), width=80)
+    printer.print(before_and_after([("list[int]", 0.25, 0.75), ("[/INST]\x1b[2J", 0.0, 0.5)]))
+    printer.print(before_and_after([("[/b]", None, 0.75)]))
+    view = ConsoleView(command="train", num_steps=1, is_live=False, console=PatientConsole(file=io.StringIO()))
+    view.write("step", 1, {**STEP, "batch/reward_term/[/red]": 0.25})
+    printer.print(view.render())
+    shown = printer.file.getvalue()  # type: ignore[attr-defined]
+    assert all(name in shown for name in ("list[int]", "[/INST]\\x1b[2J", "[/b]", "red] 0.25"))
+
+
 def test_a_table_without_a_before_has_one_column() -> None:
     printer = Console(file=io.StringIO(), width=80)
     printer.print(before_and_after([("sampled success", None, 0.75), ("joins success", None, None)]))
