@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 logger = logging.getLogger(__name__)
 
+# of what an error says
+_MAX_CHARS = 2000
+
 
 class EnvironmentFailure(Exception):
     """The environment raised, hung, died or broke its contract while it ran this episode's call.
@@ -48,4 +51,14 @@ def boundary(
         frame = traceback.extract_tb(error.__traceback__)[-1]
         logger.warning("%s failed", what, exc_info=error)
         place = f"{frame.filename}:{frame.lineno} in {frame.name}"
-        raise kind(f"{what}: {type(error).__name__}: {error} ({place})") from error
+        raise kind(f"{what}: {type(error).__name__}: {_said(error)} ({place})") from error
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, in short; it may be megabytes, and fail at that too."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        return f"(its text cannot be had: {type(failure).__name__})"
+    left_out = len(text) - _MAX_CHARS
+    return text if left_out <= 0 else f"{text[:_MAX_CHARS]} [cut: {left_out} more characters]"

@@ -13,7 +13,7 @@ Legend: J trained tokens, of any number of whole trajectories.
 """
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
@@ -68,8 +68,11 @@ def check_user_loss(config: CustomLossConfig) -> None:
         ValueError: it does not hold; the message says what must.
         Exception: whatever the loss raises.
     """
-    tokens = _example()
+    tokens, untouched = _example(), _example()
     whole = _checked(tokens, config)
+    changed = [field.name for field in fields(tokens) if not _same(tokens, untouched, field.name)]
+    if changed:
+        raise ValueError(f"must leave its tokens as they are, which other calls share, got other {', '.join(changed)}")
     numbers = [torch.nonzero(tokens.trajectory_J == n).flatten() for n in (0, 1)]
     total, *parts = (loss.item() for loss in (whole, *(_checked(_part(tokens, chosen), config) for chosen in numbers)))
     if abs(sum(parts) - total) > _TOLERANCE * max(map(abs, (total, *parts))):
@@ -81,6 +84,10 @@ def check_user_loss(config: CustomLossConfig) -> None:
         raise ValueError("must have a finite gradient by tokens.policy_logprob_J other than 0")
     # a rank may have nothing to train
     _checked(_part(tokens, numbers[0][:0]), config)
+
+
+def _same(tokens: TrainedTokens, others: TrainedTokens, name: str) -> bool:
+    return torch.equal(getattr(tokens, name), getattr(others, name))
 
 
 def _checked(tokens: TrainedTokens, config: CustomLossConfig) -> Tensor:

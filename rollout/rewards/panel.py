@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import reprlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -110,11 +111,22 @@ def _checked(name: str, value: Any, num_turns: int) -> float | list[float]:
     Raises:
         InfrastructureFailure: it is neither.
     """
-    is_by_turn = isinstance(value, list | tuple | np.ndarray)
-    numbers = [float(v) if isinstance(v, NUMBERS) else math.nan for v in (value if is_by_turn else [value])]
+    if isinstance(value, np.ndarray):
+        # of no axis it is a number
+        value = value.tolist()
+    is_by_turn = isinstance(value, list | tuple)
+    numbers = [_number(v) for v in (value if is_by_turn else [value])]
     if all(abs(number) <= MAX_REWARD_TERM for number in numbers) and (not is_by_turn or len(numbers) == num_turns):
         return numbers if is_by_turn else numbers[0]
     raise InfrastructureFailure(
         f"reward term {name} must give a number in [{-MAX_REWARD_TERM:g}, {MAX_REWARD_TERM:g}], or one for each of "
-        f"{num_turns} turns, got {value!r:.200}"
+        f"{num_turns} turns, got {reprlib.repr(value)}"
     )
+
+
+def _number(value: Any) -> float:
+    """The value, NaN where it is no number, infinity where no float holds it."""
+    try:
+        return float(value) if isinstance(value, NUMBERS) else math.nan
+    except OverflowError:
+        return math.inf

@@ -1,5 +1,6 @@
 """A finished episode as text, read back from its tokens: what terms are given."""
 
+from copy import deepcopy
 from itertools import pairwise
 
 import numpy as np
@@ -39,7 +40,8 @@ def read_episode(episode: Episode, outcome: Outcome, chat: Chat) -> FinishedEpis
         system=system,
         user=user,
         turns=tuple(turns),
-        info=dict(episode.info),
+        # the record stays as it is, whatever a term does
+        info=deepcopy(episode.info),
         num_tokens=len(stream),
         num_sampled_tokens=sum(end - start for start, end in spans),
     )

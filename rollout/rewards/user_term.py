@@ -63,7 +63,8 @@ def find_user_term(spec: RewardTermSpec, folder: str | None) -> Callable[..., An
     given = () if inspect.isclass(found) else ("the episode",)
     try:
         inspect.signature(found).bind(*given, **spec.kwargs)
-    except TypeError as error:
+    # a builtin may not say what it takes
+    except (TypeError, ValueError) as error:
         arguments = ", ".join((*given, *spec.kwargs))
         raise EnvironmentSetupError(
             f"{named_by} must take ({arguments}), as {spec.path}.kwargs says: {error}"
@@ -100,6 +101,9 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
     def work() -> None:
         try:
             result.set_result(function())
+        except StopIteration as error:
+            # no future takes it: the wait would not end
+            result.set_exception(RuntimeError(f"raised StopIteration {error}".rstrip()))
         except BaseException as error:
             result.set_exception(error)
 

@@ -58,6 +58,11 @@ def counts(tokens):
 def asks(tokens, *, bound):
     return plain(tokens)
 
+def clamps(tokens):
+    tokens.advantage_J.clamp_(max=0.25)
+    return plain(tokens)
+
+
 def fails(tokens):
     raise KeyError("x")
 """
@@ -130,6 +135,7 @@ def test_a_loss_that_holds_passes_and_another_kind_looks_for_none(folder: Path) 
         ("bare", "must return a segue.learner.loss.PolicyLoss, got Tensor"),
         ("by_token", "must have a loss that is one finite number, got "),
         ("shy", "must have a loss that is one finite number, got nan for 0 tokens"),
+        ("clamps", "must leave its tokens as they are, which other calls share, got other advantage_J"),
         ("counts", "must have an is_low_J of 5 bools, one a token"),
         ("asks", "cannot be taken: TypeError: asks() missing 1 required keyword-only argument: 'bound'"),
         ("fails", "cannot be taken: KeyError: 'x'"),

@@ -113,6 +113,18 @@ def test_a_term_is_given_the_episode_as_text_read_from_its_tokens() -> None:
     assert trajectory.reward == 1.75
 
 
+def test_what_a_term_does_to_the_episode_is_in_no_record() -> None:
+    def spoils(episode: FinishedEpisode) -> float:
+        episode.info["rows"].append({"no JSON"})
+        episode.turns[0].reward_terms["success"] = float("nan")
+        return 0.0
+
+    solved = make_reply(reward_terms={"success": 1.0}, terminated=True, info={"is_success": True, "rows": [1]})
+    trajectory = play(PolicyEngine([turn("a")]), FakeEnvironments([solved]), panel_of(spoils=spoils))
+    assert trajectory.info["rows"] == [1]
+    assert trajectory.turns[0].reward_terms == {"success": 1.0}
+
+
 def test_terms_run_side_by_side_the_async_ones_in_the_loop_and_the_others_in_threads() -> None:
     here, meeting = threading.get_ident(), threading.Barrier(2, timeout=10)
     threads: dict[str, int] = {}
@@ -153,6 +165,9 @@ def test_a_term_may_rate_turn_by_turn_and_turn_returns_credit_it_there() -> None
     summary = TrajectorySummary.of(trajectory)
     # by hand, discount 1/2: the last turn earned 1 and the outcome's 0.25, the first 2 + 1.25 / 2
     assert returns_to_go(summary.turn_rewards, summary.outcome_reward, 0.5).tolist() == [2.625, 1.25]
+    scalar = panel_of(brief=lambda episode: np.where(len(episode.turns) > 1, 0.5, 0.0))
+    trajectory = play(PolicyEngine([turn("a"), turn("b")]), FakeEnvironments([make_reply(), SOLVED]), scalar)
+    assert trajectory.outcome_terms["brief"] == 0.5
     arrays = panel_of(steps=lambda episode: np.arange(len(episode.turns), dtype=np.float32))
     trajectory = play(PolicyEngine([turn("a"), turn("b")]), FakeEnvironments([make_reply(), SOLVED]), arrays)
     assert [t.reward_terms["steps"] for t in trajectory.turns] == [0.0, 1.0]
@@ -180,7 +195,20 @@ def test_an_episode_is_rated_behind_the_end_of_its_session() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), 1.1e6, -1.1e6, "0.5", None, [1.0, 2.0], ZeroDivisionError()]
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        1.1e6,
+        -1.1e6,
+        10**400,
+        "0.5",
+        None,
+        [1.0, 2.0],
+        np.array(np.nan),
+        ZeroDivisionError(),
+        StopIteration(),
+    ],
 )
 def test_a_term_that_fails_is_infrastructure_and_its_episode_is_played_again(value: Any) -> None:
     values = [value, 0.5]
@@ -353,6 +381,7 @@ def test_functions_and_classes_of_the_launch_folder_are_terms(tmp_path: Path, mo
         ("more_terms:nothing", {}, "names nothing, which module more_terms has not"),
         ("more_terms:number", {}, "must name a function or a class, got 3"),
         ("more_terms:brevity", {}, r"must take \(the episode\), as rollout.reward_terms.mine.kwargs says: missing"),
+        ("builtins:max", {}, r"must take \(the episode\), as .* says: no signature found for builtin"),
         ("more_terms:brevity", {"max": 3}, r"must take \(the episode, max\), as"),
     ],
 )
