@@ -61,7 +61,7 @@ OVERRIDES = (
     "cluster.start_timeout_s=90",
     "train.wait_timeout_s=150",
 )
-JUDGED_MINUTES = 10.0
+JUDGED_MINUTES = 5.0
 """Minutes that a role's processes were observed, added up, below which a slope is noise."""
 FLAT_MB_PER_H = 100.0
 """The steepest that passes for flat."""
@@ -91,7 +91,7 @@ def main() -> None:
     print(f"folder: {folder}", flush=True)
     overrides = (*OVERRIDES, f"env.kwargs={{trouble: {folder}, dawdle_s: {DAWDLE_S}}}")
     max_s = args.minutes * 60.0
-    faults = islice(schedule(args.seed, kinds, args.gap, gentle_after_s=max_s / 2.0), args.faults)
+    faults = islice(schedule(args.seed, kinds, args.gap, gentle_after_s=max_s / 3.0), args.faults)
     result = Soak(folder, overrides, RULES, faults, max_s=max_s).run()
     rows = rows_of(result)
     breaches = [*result.breaches, *memory_breaches(result.memory)]

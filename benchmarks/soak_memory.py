@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 from soak_run import Role
 
-WARM_UP_S = 120.0
-"""A process's first seconds, in which it loads what it needs, are not counted."""
+WARM_UP_S = 600.0
+"""A process's first seconds are not counted: it loads what it needs, and its heap grows to the largest batches."""
 _MB = 1e6
 
 
