@@ -7,6 +7,7 @@ the overrides over the schema; nothing of Hydra leaves this file: what it return
 
 import functools
 import itertools
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -145,6 +146,33 @@ def job_overrides(overrides: Sequence[str]) -> list[list[str]]:
     return jobs
 
 
+def text_override(key: str, text: str) -> str:
+    """The override that gives a key this text, quoted where the grammar would read something else.
+
+    Example:
+        `run.dir=runs/a` and `run.dir="runs/a,b"`.
+    """
+    plain = f"{key}={text}"
+    try:
+        override = OverridesParser.create().parse_overrides([plain])[0]
+        if not override.is_sweep_override() and override.value() == text:
+            return plain
+    except OverrideParseException:
+        pass
+    # backslashes before a quote, or at the end, would be read as its own
+    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + found[2].replace('"', '\\"'), text)
+    return f'{key}="{escaped}"'
+
+
+def override_value(text: str) -> Any:
+    """What an override without a sweep gives its key.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    return _parse(text).value()
+
+
 def is_file(key: str, path: Path) -> bool:
     """Whether a key's path leads to a file.
 
@@ -258,25 +286,29 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
     """Paths made absolute: the process changes to the run folder later."""
     _refuse_blank(config)
     if config.run.dir is not None:
-        config.run.dir = _absolute(launch, config.run.dir)
+        config.run.dir = absolute_path(launch, config.run.dir)
     if config.run.init_from is not None and config.run.init_from != SHIPPED_WARM_START:
-        config.run.init_from = _absolute(launch, config.run.init_from)
+        config.run.init_from = absolute_path(launch, config.run.init_from)
     uri = config.run.mlflow.tracking_uri
     if uri is not None and uri.startswith(_SQLITE):
-        config.run.mlflow.tracking_uri = _SQLITE + _absolute(launch, uri.removeprefix(_SQLITE))
+        config.run.mlflow.tracking_uri = _SQLITE + absolute_path(launch, uri.removeprefix(_SQLITE))
     if config.pretrain.curriculum.text is not None:
-        config.pretrain.curriculum.text = _absolute(launch, config.pretrain.curriculum.text)
-    config.env.import_folder = _absolute(launch, config.env.import_folder or "")
+        config.pretrain.curriculum.text = absolute_path(launch, config.pretrain.curriculum.text)
+    config.env.import_folder = absolute_path(launch, config.env.import_folder or "")
     for term in config.rollout.reward_terms.values():
         if isinstance(term, dict) and term.get("term") == JUDGE_TERM and isinstance(term.get("kwargs"), dict):
-            resolve_judge(term["kwargs"], partial(_absolute, launch))
-    if is_file("tokenizer", Path(_absolute(launch, config.tokenizer))):
-        config.tokenizer = _absolute(launch, config.tokenizer)
+            resolve_judge(term["kwargs"], partial(absolute_path, launch))
+    if is_file("tokenizer", Path(absolute_path(launch, config.tokenizer))):
+        config.tokenizer = absolute_path(launch, config.tokenizer)
     return config
 
 
-def _absolute(launch: Path, path: str) -> str:
-    """A path from the launch folder; `~` is the user's home, which no shell says behind `key=`."""
+def absolute_path(launch: Path, path: str) -> str:
+    """A path from the launch folder; `~` is the user's home, which no shell says behind `key=`.
+
+    Raises:
+        ConfigError: it begins with the home of nobody.
+    """
     try:
         return str((launch / Path(path).expanduser()).absolute())
     except RuntimeError as error:

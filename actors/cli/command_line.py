@@ -13,10 +13,13 @@ from segue.actors.ray_files import keep_ray_files_private
 from segue.conf.errors import ConfigError
 from segue.conf.load import (
     RESUMING_COMMANDS,
+    absolute_path,
     config_to_yaml,
     job_overrides,
     load_config,
     load_stored_config,
+    override_value,
+    text_override,
 )
 from segue.conf.schema import SegueConfig
 from segue.conf.secret import mask_override
@@ -58,8 +61,10 @@ def _keep_ray_private(config: SegueConfig) -> None:
     keep_ray_files_private(config.cluster)
 
 
-def run_jobs(command: str, overrides: list[str]) -> int:
+def run_jobs(command: str, arguments: argparse.Namespace) -> int:
     """Run the command once for each combination, each in a process and a run folder of its own, and tell the results.
+
+    With `--cfg` their configurations are printed, and nothing runs.
 
     Returns:
         0 if all ended well, else the first exit code that did not.
@@ -67,10 +72,15 @@ def run_jobs(command: str, overrides: list[str]) -> int:
         ConfigError: one of them cannot run; none has begun.
         Interrupted: the user ended the job at hand, and with it the list.
     """
+    overrides: list[str] = arguments.overrides
     combinations = job_overrides(overrides)
     has_folders = command in RESUMING_COMMANDS
     jobs = _with_folders(combinations, overrides) if has_folders else combinations
     configs = [_checked(command, job) for job in jobs]
+    if arguments.cfg is not None:
+        for job, config in zip(jobs, configs, strict=True):
+            print(f"# {_shown(command, job)}\n{config_to_yaml(config)}")
+        return 0
     ended: list[EndedJob] = []
     try:
         with JobList() as job_list:
@@ -112,9 +122,8 @@ def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]
         if len(set(map(tuple, given))) < len(jobs):
             raise ConfigError("run.dir must be another folder for each job, or one for all, got the same for several")
         return jobs
-    base = next((text.partition("=")[2] for text in overrides if text.startswith("run.dir=")), None)
-    folder = Path.cwd() / (base or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun")
-    return [
-        [*(text for text in job if not text.startswith("run.dir=")), f"run.dir={folder / str(number)}"]
-        for number, job in enumerate(jobs)
-    ]
+    base = next((override_value(text) for text in overrides if text.startswith("run.dir=")), None)
+    launch = Path.cwd()
+    folder = Path(absolute_path(launch, str(base or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun")))
+    others = [[text for text in job if not text.startswith("run.dir=")] for job in jobs]
+    return [[*job, text_override("run.dir", str(folder / str(number)))] for number, job in enumerate(others)]

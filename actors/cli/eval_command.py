@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     from segue.actors.cli.command_line import compose, run_jobs
 
     if arguments.multirun:
-        return run_jobs("eval", arguments.overrides)
+        return run_jobs("eval", arguments)
     config = compose("eval", arguments)
     if config is not None:
         # Ray and the tensor library load here and not for --help

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     from segue.actors.cli.command_line import compose, run_jobs
 
     if arguments.multirun:
-        return run_jobs("train", arguments.overrides)
+        return run_jobs("train", arguments)
     config = compose("train", arguments)
     if config is not None:
         # Ray and the tensor library load here and not for --help

@@ -248,6 +248,12 @@ def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_
     monkeypatch.setattr(subprocess, "Popen", jobs)
     assert main(["train", "-m", "train.steps=9", "run.dir=a,b"]) == 0
     assert jobs.commands == [["train.steps=9", "run.dir=a"], ["train.steps=9", "run.dir=b"]]
+    # what the grammar would read as something else stays what it was
+    folder = Path("a,b (é) [c]=d")
+    jobs = Jobs([[0], [0]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
+    assert main(["train", "-m", "seed=1,2", f'run.dir="{folder}"']) == 0
+    assert [load_config(job).run.dir for job in jobs.commands] == [str(tmp_path / folder / n) for n in "01"]
     jobs = Jobs([[0], [0], [0], [0]])
     monkeypatch.setattr(subprocess, "Popen", jobs)
     main(["eval", "-m", "eval.temperature=0.5,1", "run.dir=a,b"])
@@ -334,6 +340,19 @@ def test_an_option_that_there_is_not_is_named_beneath_those_that_there_are(
     usage, *_, last = capsys.readouterr().err.splitlines()
     assert usage.startswith(f"usage: segue {arguments[0]} [-h]")
     assert last == message
+
+
+def test_the_configurations_of_a_list_of_jobs_are_printed_and_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Jobs([]))
+    assert main(["train", "-m", "seed=1,2", "--cfg", "job"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("seed:")] == ["seed: 1", "seed: 2"]
+    assert [line.partition(" run.dir")[0] for line in lines if line.startswith("# ")] == [
+        "# segue train seed=1",
+        "# segue train seed=2",
+    ]
 
 
 def test_a_signal_between_two_jobs_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
