@@ -72,6 +72,11 @@ def test_pretraining_starts_from_random_weights_and_training_from_the_warm_start
     assert load_config([], "train").run.init_from == "warm_start"
 
 
+def test_an_experiment_says_what_its_imitation_starts_from_and_an_override_says_otherwise() -> None:
+    assert load_config(["experiment=craft"], "pretrain").run.init_from == "warm_start"
+    assert load_config(["experiment=craft", "run.init_from=null"], "pretrain").run.init_from is None
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
