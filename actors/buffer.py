@@ -229,5 +229,8 @@ class Buffer:
 def _read_record(path: Path, number: int) -> GroupRecord:
     """The record of a file that alone tells its digest: what was recorded of it went with a process."""
     group = load_group(path)
+    if group.group_id != path.stem:
+        # another's under this name: of its task there would be two
+        raise TrajectoryFileError(path, f"must hold group {path.stem}, got {group.group_id}")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return make_record(group, number=number, digest=digest, rollout_s=0.0)

@@ -211,6 +211,15 @@ def test_a_late_file_with_a_changed_bit_is_damaged_though_no_ledger_has_its_dige
     assert ready(again) == [] and not path.exists()
 
 
+def test_a_file_under_another_groups_name_is_damaged(tmp_path: Path) -> None:
+    own = tmp_path / write_group(tmp_path, make_group(0)).file
+    other = own.with_name("train-0000001.0.safetensors")
+    other.write_bytes(own.read_bytes())
+    again = Buffer(tmp_path, max_uses=1)
+    assert again.restore({}, number_of, lambda number: True).damaged == {other.name: None}
+    assert ready(again) == [0] and not other.exists()
+
+
 def test_a_group_that_is_found_damaged_may_finish_again_under_its_name(tmp_path: Path) -> None:
     buffer = make_buffer(tmp_path, 2)
     state = buffer.state()
