@@ -178,9 +178,7 @@ def learn(setting: Setting, seed: int, num_steps: int) -> Learnt:
         groups = play(player, signs_NK, generator, played_step, setting.group_size)
         earned = sum(member.reward for group in groups for member in group.members)
         learnt.earned.append(float(earned / WORTH[signs_NK].sum()))
-        fresh = partial(
-            is_fresh, version=PolicyVersion(0, step), restored_steps=(0,), max_staleness=setting.age
-        )
+        fresh = partial(is_fresh, version=PolicyVersion(0, step), restored_steps=(0,), max_staleness=setting.age)
         selection = select_trajectories(groups, config, fresh)
         if selection.lengths:
             (schedule,) = SegmentSchedule.build(
@@ -204,9 +202,7 @@ def learn(setting: Setting, seed: int, num_steps: int) -> Learnt:
             )
             learnt.violation.append(max(load_violation(result.tokens.expert_load)))
             if config.advantage.has_critic:
-                learnt.explained.append(
-                    explained_variance(groups, selection.members, result.tokens.value.numpy())
-                )
+                learnt.explained.append(explained_variance(groups, selection.members, result.tokens.value.numpy()))
             if setting.is_balanced:
                 histogram = result.tokens.route_histogram
                 update_biases(router_biases(model), histogram, model.config.num_experts_per_token)

@@ -173,7 +173,7 @@ class AdvantageConfig:
     gae_lambda: float = 0.95
     """Decay of later surprises in `turn_gae` and `token_gae`; in [0, 1]: 1 trusts the rewards alone, 0 the critic's
     next value alone."""
-    whiten: bool = True
+    whiten: bool = False
     """Advantages of `turn_gae` and `token_gae` less their mean over the step, divided by their standard deviation."""
     zero_variance: ZeroVariance = ZeroVariance.skip
     """Whether trajectories of a group without advantage are run (`keep`, for the squared log-ratio of `masked_ratio`
@@ -194,7 +194,7 @@ class AdvantageConfig:
 class CriticConfig:
     """The value head of `turn_gae` and `token_gae`, and its loss."""
 
-    coefficient: float = 0.5
+    coefficient: float = 0.05
     """Weight of the value loss beside the policy's; above 0."""
     target_lambda: float = 1.0
     """Decay of later surprises in what values learn; in [0, 1]: 1 are returns as they were earned."""

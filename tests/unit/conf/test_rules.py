@@ -234,7 +234,7 @@ def test_reuse_is_allowed_with_staleness() -> None:
             "learner.advantage.kind=grpo or reinforce_pp, or learner.advantage.whiten=true with turn_gae or token_gae",
         ),
         (
-            ["algorithm=ppo", "learner.advantage.whiten=false", "learner.advantage.std_epsilon=0.1"],
+            ["algorithm=ppo", "learner.advantage.std_epsilon=0.1"],
             "learner.advantage.std_epsilon",
             "or learner.advantage.whiten=true with turn_gae or token_gae",
         ),
@@ -247,7 +247,7 @@ def test_reuse_is_allowed_with_staleness() -> None:
             ([f"{key}={value}"], key, "learner.advantage.kind=turn_gae or token_gae")
             for key, value in {
                 "learner.advantage.gae_lambda": 1.0,
-                "learner.advantage.whiten": "false",
+                "learner.advantage.whiten": "true",
                 "learner.critic.coefficient": 0.1,
                 "learner.critic.target_lambda": 0.5,
                 "learner.critic.lr_ratio": 1.0,

@@ -1,0 +1,89 @@
+"""What parts of the algorithms are worth in a toy (toy_turns.py), three seeds each:
+
+credit:    a critic's advantages of turns, and turn returns, against group means
+staleness: K2.5's masked ratio against PPO's clip where what plays is four learner steps old, and where it is not
+balance:   router biases that move against frozen ones
+
+python benchmarks/bench_algorithms.py                     # a quarter of an hour on one core; writes the report
+python benchmarks/bench_algorithms.py --only balance --no-report
+"""
+
+import argparse
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from report import Row, refuse_changes, write_report
+from toy_turns import Setting, learn
+
+from segue.conf.schema import AdvantageConfig, AdvantageKind, LossConfig, LossKind
+
+_MEAN = AdvantageConfig(kind=AdvantageKind.group_mean)
+_CLIP, _MASK = LossConfig(kind=LossKind.ppo_clip), LossConfig(kind=LossKind.masked_ratio)
+# off policy the rate decides how far ratios drift
+_FAST = 4e-3
+QUESTIONS: Mapping[str, Mapping[str, Setting]] = {
+    "credit": {
+        "group_mean": Setting(advantage=_MEAN, loss=_CLIP),
+        "turn_returns": Setting(advantage=AdvantageConfig(kind=AdvantageKind.turn_returns), loss=_CLIP),
+        "turn_gae": Setting(advantage=AdvantageConfig(kind=AdvantageKind.turn_gae), loss=_CLIP),
+    },
+    "staleness": {
+        "ppo_clip, 0 steps": Setting(advantage=_MEAN, loss=_CLIP, lr=_FAST),
+        "masked_ratio, 0 steps": Setting(advantage=_MEAN, loss=_MASK, lr=_FAST),
+        "ppo_clip, 4 steps": Setting(advantage=_MEAN, loss=_CLIP, lr=_FAST, age=4),
+        "masked_ratio, 4 steps": Setting(advantage=_MEAN, loss=_MASK, lr=_FAST, age=4),
+    },
+    "balance": {
+        "frozen": Setting(advantage=_MEAN, loss=_MASK),
+        "live": Setting(advantage=_MEAN, loss=_MASK, is_balanced=True),
+    },
+}
+
+
+def measure(question: str, name: str, seed: int, num_steps: int) -> list[Row]:
+    """Rows of one run."""
+    start = time.process_time()
+    learnt = learn(QUESTIONS[question][name], seed, num_steps)
+    tail = num_steps // 6
+    label = f"{question}: {name}, seed {seed}"
+    rows = [
+        Row(name=f"{label}: earned, all steps", value=float(np.mean(learnt.earned)), unit="share"),
+        Row(name=f"{label}: earned, last {tail}", value=float(np.mean(learnt.earned[-tail:])), unit="share"),
+        Row(name=f"{label}: violation, last {tail}", value=float(np.mean(learnt.violation[-tail:])), unit=""),
+    ]
+    if learnt.explained:
+        explained = float(np.mean(learnt.explained[-tail:]))
+        rows.append(Row(name=f"{label}: explained variance, last {tail}", value=explained, unit=""))
+    print(f"{label}: {rows[0].value:.3f}, {time.process_time() - start:.0f} CPU s", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Learn, print, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=120, help="of each run (120)")
+    parser.add_argument("--seeds", type=int, default=3, help="of each setting (3)")
+    parser.add_argument("--only", nargs="+", choices=list(QUESTIONS), default=list(QUESTIONS))
+    parser.add_argument("--no-report", action="store_true", help="print the rows and write nothing")
+    args = parser.parse_args()
+    if not args.no_report:
+        refuse_changes()
+    torch.set_num_threads(1)
+    rows = [
+        row
+        for question in args.only
+        for seed in range(args.seeds)
+        for name in QUESTIONS[question]
+        for row in measure(question, name, seed, args.steps)
+    ]
+    if args.no_report:
+        for row in rows:
+            print(f"{row.name:64} {row.value:8.3f}")
+    else:
+        print(write_report("algorithms", rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The toy pays what its docstring says, and nothing sooner."""
+
+import numpy as np
+import pytest
+from toy_turns import NUM_TURNS, WORTH, explained_variance, make_trajectory
+
+from segue.rollout.stored_group import StoredGroup
+from segue.rollout.trajectory import Group, Outcome, PolicyVersion
+
+# signs 0 to 3 are cheap, 4 to 7 dear; answers are tokens 8 to 11
+SIGNS = np.arange(NUM_TURNS) % 8
+
+
+def episode(answers):
+    tokens = np.stack([SIGNS, answers], axis=1).ravel()
+    return make_trajectory(tokens, np.zeros(2 * NUM_TURNS, np.float32), index=0, step=3)
+
+
+def test_right_answers_are_paid_two_turns_later_or_at_the_end() -> None:
+    told = episode(8 + SIGNS % 4)
+    paid = [sum(turn.reward_terms.values()) for turn in told.turns]
+    assert paid == pytest.approx([0, 0, 0.2, 0.2, 0.2, 0.2, 1, 1, 1, 1, 0.2, 0.2 + 0.2 + 0.2])
+    assert told.outcome is Outcome.success and sum(paid) == pytest.approx(WORTH[SIGNS].sum())
+
+
+def test_a_wrong_answer_is_paid_nothing() -> None:
+    answers = 8 + SIGNS % 4
+    answers[4] = 9
+    answers[5] = 5
+    told = episode(answers)
+    paid = [sum(turn.reward_terms.values()) for turn in told.turns]
+    assert paid == pytest.approx([0, 0, 0.2, 0.2, 0.2, 0.2, 0, 0, 1, 1, 0.2, 0.6])
+    assert told.outcome is Outcome.failure
+
+
+def test_values_that_are_the_returns_explain_them_and_constant_ones_do_not() -> None:
+    version = PolicyVersion(0, 3)
+    told = episode(8 + SIGNS % 4)
+    group = StoredGroup.of(
+        Group(
+            task_id="toy",
+            group_id="toy",
+            trajectories=(told,),
+            first_version=version,
+            last_version=version,
+            made_by="toy",
+        )
+    )
+    paid = np.array([sum(turn.reward_terms.values()) for turn in told.turns])
+    values = np.repeat(paid[::-1].cumsum()[::-1], 2).astype(np.float32)
+    assert explained_variance([group], [(0, 0)], values) == pytest.approx(1.0)
+    assert explained_variance([group], [(0, 0)], np.full_like(values, 5.0)) == pytest.approx(0.0)
