@@ -115,9 +115,13 @@ def main() -> None:
     for name, summary in summaries.items():
         rows += seed_rows(name, summary, demonstrated)
     curves = {folder.name: training_curve(folder) for folder in args.runs}
-    commit = common_commit({**summaries, "imitated": imitated}, allow_dirty=args.allow_dirty)
+    commit = common_commit(summaries, allow_dirty=args.allow_dirty)
+    details = {
+        "imitation_commit": common_commit({"imitated": imitated}, allow_dirty=args.allow_dirty),
+        "curves": curves,
+    }
     path = write_report(
-        f"experiment_{args.experiment}", rows, allow_dirty=args.allow_dirty, commit=commit, details={"curves": curves}
+        f"experiment_{args.experiment}", rows, allow_dirty=args.allow_dirty, commit=commit, details=details
     )
     print(path, draw(args.experiment, curves, summaries, demonstrated), sep="\n")
 
