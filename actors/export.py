@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
+from segue.actors.errors import RunError
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.phase import PhaseKind, make_phase
 from segue.actors.run_folder import RunFolder
@@ -26,7 +27,9 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
         raise ConfigError(f"target must not exist, got {target}")
     store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
     steps = store.steps()
-    if not steps or (step is not None and step not in steps):
+    if not steps:
+        raise ConfigError(f"run must have a checkpoint, got {run_folder} without one; see train.checkpoint_every")
+    if step is not None and step not in steps:
         raise ConfigError(f"step must be one of the checkpoints {steps} of {run_folder}, got {step}")
     chosen = steps[-1] if step is None else step
     fault = store.fault(chosen)
@@ -45,5 +48,13 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
         learners = LearnerRanks(fleet, fleet.config, make_phase(config, kind).optimizer)
         fleet.start()
         learners.start(exported_model=None)
-        for method, path in (("load", checkpoint), ("export", target)):
-            learners.ask(method, path, what=f"the learner to {method} {path}")
+        try:
+            learners.ask("load", checkpoint, what=f"the learner to load {checkpoint}")
+        except RunError:
+            if checkpoint.exists():
+                raise
+            raise ConfigError(
+                f"checkpoint must stay while it is loaded, got step {chosen}, which the run has deleted meanwhile: "
+                "export again; train.keep_checkpoints says how many a run keeps"
+            ) from None
+        learners.ask("export", target, what=f"the learner to export {target}")
