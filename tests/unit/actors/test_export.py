@@ -28,9 +28,7 @@ def make_run(folder: Path, *steps: int) -> CheckpointStore:
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(
-        ConfigError, match="got .* without one; see train.checkpoint_every"
-    ):
+    with pytest.raises(ConfigError, match=r"got .* without one; see train\.checkpoint_every"):
         export.export_run(CONFIG, tmp_path, tmp_path / "out", step=None)
 
 
