@@ -19,9 +19,12 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	@$(if $(SEGUE_CPU_INDEX),echo "setup: torch from SEGUE_CPU_INDEX; pip is silent for about a minute")
 	$(if $(SEGUE_CPU_INDEX),$(VENV)/bin/pip install --quiet --index-url $(SEGUE_CPU_INDEX) --constraint constraints.txt torch)
+	@echo "setup: Segue and its packages into $(VENV); pip is silent for 2 to 3 minutes"
 	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+	@echo "setup: done; '. $(VENV)/bin/activate' puts segue on the PATH"
 
 system-packages:
 	{ command -v bwrap && test -x /usr/bin/python3; } > /dev/null || \
@@ -38,6 +41,7 @@ test-system: setup system-packages
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -P -m pytest -m system
 
 test-adapters: setup
+	@echo "setup: the packages that the adapters adapt; pip is silent for a few minutes"
 	$(VENV)/bin/pip install --quiet --constraint constraints.txt --constraint tests/adapters/constraints.txt \
 		--editable '.[dev,reasoning-gym,verifiers]'
 	$(PYTHON) -m venv $(OPENENV_VENV)
