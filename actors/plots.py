@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
 from segue.actors.recorder import Values, read_metrics
 from segue.conf.rules import EVALUATION_MODES, SAMPLED_MODE
@@ -29,9 +29,10 @@ class Panel:
 _STALENESS = Panel("staleness", "steps", ("staleness/age/",))
 # in its place where every token is fresh
 _LENGTHS = Panel("tokens of an episode", "tokens", ("batch/tokens/", "batch/sampled_tokens/"))
+_SHARE = "share of episodes"
 PANELS = (
-    Panel("success", "share of episodes", ("batch/success", *(f"eval/{mode}/success" for mode in EVALUATION_MODES))),
-    Panel("checks", "share of episodes", ("batch/check/", f"eval/{SAMPLED_MODE}/check/")),
+    Panel("success", _SHARE, ("batch/success", *(f"eval/{mode}/success" for mode in EVALUATION_MODES))),
+    Panel("checks", _SHARE, ("batch/check/", f"eval/{SAMPLED_MODE}/check/")),
     Panel("reward terms", "reward", ("batch/reward_term/", "batch/reward/mean")),
     Panel("loss and entropy", "nats", ("update/loss/total", "policy/entropy/")),
     Panel("log-probability gap", "nats", ("policy/logprob_gap/", "policy/kl_estimate/")),
@@ -200,6 +201,9 @@ def _draw(axes: Axes, panel: Panel, found: Series) -> None:
     for name, (steps, values) in sorted(found.items()):
         is_evaluation = name.startswith(("eval/", "held_out/", "curriculum/"))
         axes.plot(steps, values, marker="o" if is_evaluation or len(steps) == 1 else "", markersize=4, label=name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if panel.unit == _SHARE:
+        axes.set_ylim(-0.02, 1.02)
     _label(axes, panel.title, "step", panel.unit)
 
 
