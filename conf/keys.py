@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, cast
 
+from segue.conf.groups import GROUPS
 from segue.conf.schema import SegueConfig
 
 # dictionaries whose keys are the user's
@@ -63,6 +64,16 @@ def unknown_key_message(key: str) -> str:
         return f"{key} must be a known key, got an unknown one; nearest: {_element_keys()[close[0]]}"
     nearest = same_leaf or difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
     return f"{key} must be a known key, got an unknown one; nearest: {', '.join(nearest[:3])}"
+
+
+def settable_keys_nearest_to(name: str) -> list[str]:
+    """Groups and keys that take a value: that of this name, up to three of this last name, or that of the nearest."""
+    settable = [*GROUPS, *(key for key in known_keys() if leaf_type(key) is not None)]
+    if name in settable or is_free_form(name):
+        return [name]
+    last_names = {key: key.rpartition(".")[2] for key in settable}
+    close = difflib.get_close_matches(name.rpartition(".")[2], last_names.values(), n=1)
+    return [key for key, last in last_names.items() if last in close][:3]
 
 
 def element_key(name: str) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from segue.actors.cli.parser import make_parser
+from segue.actors.cli.parser import make_parser, parse
 from segue.actors.patient_console import PatientConsole
 from segue.actors.terminal import visible
 from segue.conf.errors import ConfigError
@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    arguments = build_parser().parse_intermixed_args(argv)
+    arguments = parse(build_parser(), argv)
     # Hydra loads here and not for --help
     from segue.actors.cli.command_line import compose
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from segue.actors.cli.parser import make_parser
+from segue.actors.cli.parser import make_parser, parse
 from segue.actors.patient_console import PatientConsole
 
 ABOUT = "Count a model's parameters, memory and operations, without building its weights; say what a run computes on."
@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    arguments = build_parser().parse_intermixed_args(argv)
+    arguments = parse(build_parser(), argv)
     # Hydra loads here and not for --help
     from segue.actors.cli.command_line import compose
 

@@ -2,7 +2,9 @@
 
 import argparse
 
+from segue.conf.errors import ConfigError
 from segue.conf.groups import GROUPS, group_options
+from segue.conf.keys import settable_keys_nearest_to
 
 
 def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -26,4 +28,25 @@ def add_multirun(parser: argparse.ArgumentParser) -> None:
     """The option of commands that can run once for each combination of values."""
     parser.add_argument(
         "-m", "--multirun", action="store_true", help="run every combination of key=a,b one after another"
+    )
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """The options, and the overrides that may stand among them.
+
+    Raises:
+        ConfigError: an option is not there; the message says how a key of that name is given.
+    """
+    arguments, unknown = parser.parse_known_intermixed_args(argv)
+    if not unknown:
+        return arguments
+    option, _, value = unknown[0].partition("=")
+    following = argv[argv.index(unknown[0]) + 1 :]
+    if not value and following and following[0][0:1] != "-" and "=" not in following[0]:
+        value = following[0]
+    options = [action.option_strings[-1] for action in parser._actions if action.option_strings]
+    hints = [f"{key}={value or '…'}" for key in settable_keys_nearest_to(option.lstrip("-").replace("-", "_"))]
+    raise ConfigError(
+        f"option must be one of {', '.join(options)}, got {option}; "
+        + (f"write {' or '.join(hints)}" if hints else "a key of docs/config.md is given as key=value")
     )

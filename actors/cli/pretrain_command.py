@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from segue.actors.cli.parser import add_multirun, make_parser
+from segue.actors.cli.parser import add_multirun, make_parser, parse
 
 ABOUT = "Imitate the environment's demonstrator, in stages if you like. A run.dir that holds a run is resumed."
 EXAMPLES = (
@@ -23,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    arguments = build_parser().parse_intermixed_args(argv)
+    arguments = parse(build_parser(), argv)
     # Hydra loads here and not for --help
     from segue.actors.cli.command_line import compose, run_jobs
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from segue.actors.cli.parser import make_parser
+from segue.actors.cli.parser import make_parser, parse
 from segue.conf.errors import ConfigError
 
 ABOUT = (
@@ -22,14 +22,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = make_parser("rollout", ABOUT, EXAMPLES)
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many (1)")
     parser.add_argument("--greedy", action="store_true", help="take the likeliest tokens")
-    parser.add_argument("--demonstrator", action="store_true", help="let pretrain.skill play instead of the model")
+    parser.add_argument(
+        "--demonstrator", action="store_true", help="let pretrain.skill (fallible, or expert) play, no model"
+    )
     parser.add_argument("--raw", action="store_true", help="print token streams as they are, structure as marks")
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Run the command."""
-    arguments = build_parser().parse_intermixed_args(argv)
+    arguments = parse(build_parser(), argv)
     # Hydra loads here and not for --help
     from segue.actors.cli.command_line import compose
 
