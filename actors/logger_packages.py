@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 from segue.conf.errors import ConfigError
+from segue.conf.extra import how_to_install
 from segue.conf.schema import Logger, RunConfig
 
 
@@ -21,7 +22,7 @@ def check_logger_packages(config: RunConfig) -> None:
         if missing:
             raise ConfigError(
                 f"run.loggers must be loggers that are installed, got {logger.name}, for which there is no package "
-                f"{' and '.join(missing)}; pip install 'segue[{logger.name}]'"
+                f"{' and '.join(missing)}; {how_to_install(logger.name)}"
             )
 
 

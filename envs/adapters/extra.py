@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from segue.conf.extra import how_to_install
 from segue.envs.errors import EnvironmentSetupError
 
 
@@ -17,5 +18,5 @@ def needs_extra(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise EnvironmentSetupError(
-            f"package {error.name} must be installed for this environment, got none; pip install 'segue[{extra}]'"
+            f"package {error.name} must be installed for this environment, got none; {how_to_install(extra)}"
         ) from error

@@ -23,7 +23,7 @@ def test_every_extra_that_a_text_or_a_message_offers_is_declared() -> None:
     offered = {
         extra
         for path in texts
-        for extras in re.findall(r"segue\[([a-z,-]+)\]", path.read_text())
+        for extras in re.findall(r"(?:segue|'\.)\[([a-z,-]+)\]", path.read_text())
         for extra in extras.split(",")
     }
     asked = {extra for path in adapters for extra in re.findall(r'needs_extra\("([a-z-]+)"\)', path.read_text())}

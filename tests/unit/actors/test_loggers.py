@@ -254,7 +254,8 @@ def test_a_missing_extra_is_said_before_anything_starts(
     for package in gone:
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["train", *options, f"run.loggers=[tensorboard,{logger}]", "run.dir=new"]) == 2
-    missing = f"{logger}, for which there is no package {' and '.join(gone)}; pip install 'segue[{logger}]'"
+    remedy = f"{sys.executable} -m pip install 'segue[{logger}]'"
+    missing = f"{logger}, for which there is no package {' and '.join(gone)}; {remedy}"
     told = capsys.readouterr().err
     assert told.startswith(f"segue: run.loggers must be loggers that are installed, got {missing}")
     assert told.count("\n") == 1

@@ -7,7 +7,7 @@ from segue.envs.errors import EnvironmentSetupError
 
 
 def test_a_package_that_is_not_there_is_named_with_the_remedy() -> None:
-    words = r"package no_such_package must be installed .*'segue\[mcp\]'"
+    words = r"package no_such_package must be installed .* -m pip install 'segue\[mcp\]'"
     with pytest.raises(EnvironmentSetupError, match=words), needs_extra("mcp"):
         import no_such_package  # noqa: F401
 
