@@ -1,8 +1,10 @@
 """From a configuration to environments."""
 
 import contextlib
+import difflib
 
 import gymnasium
+from gymnasium.error import UnregisteredEnv
 
 from segue.conf.schema import EnvConfig
 from segue.envs.adapter import GymToolEnv
@@ -24,6 +26,7 @@ SQL_ID = "sql"
 PYTHON_ID = "python"
 ARCHIVE_ID = "archive"
 CRAFT_ID = "craft"
+_OWN_IDS = (SQL_ID, PYTHON_ID, ARCHIVE_ID, CRAFT_ID)
 
 
 class EnvFactory:
@@ -130,7 +133,11 @@ class EnvFactory:
                     f"a colon (my_package:MyEnv-v0), got {config.id}"
                 )
             import_user_module(module, config.import_folder, named_by=f"env.id={config.id}")
-        env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
+        try:
+            env = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
+        except UnregisteredEnv as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(".")
+            raise EnvironmentSetupError(f"env.id={config.id} cannot be built: {reason}{_remedy(config.id)}") from error
         if not isinstance(env.unwrapped, ToolEnv):
             return GymToolEnv(
                 env, success_return=config.success_return, max_observation_chars=config.max_observation_chars
@@ -147,3 +154,14 @@ class EnvFactory:
                 f"env.success_return must be null for {self._config.id}, got {self._config.success_return}: "
                 "a ToolEnv says itself what success is"
             )
+
+
+def _remedy(env_id: str) -> str:
+    """What to do about an id that nothing has registered."""
+    module, _, name = env_id.rpartition(":")
+    # a version in common makes short ids alike
+    close = difflib.get_close_matches(name, [*_OWN_IDS, *gymnasium.registry], n=1, cutoff=0.75)
+    nearest = f"; nearest: {close[0]}" if close else ""
+    if module:
+        return f"; importing {module} does not register it{nearest}"
+    return f"{nearest}; one that a module of yours, or of an installed package, registers is env.id=<module>:{name}"

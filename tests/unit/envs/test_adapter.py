@@ -245,7 +245,16 @@ def test_a_reward_in_an_array_and_a_flag_of_0_or_1_are_taken() -> None:
             replace(CONFIG, kwargs={"observations": "unknown"}),
             r"observations of Corridor must be Discrete, .* of these; got observations\.map\[0\] Unknown",
         ),
-        (EnvConfig(id="NoSuchThing-v0"), "env.id=NoSuchThing-v0 cannot be built: NameNotFound"),
+        (
+            EnvConfig(id="NoSuchThing-v0"),
+            "env.id=NoSuchThing-v0 cannot be built: NameNotFound: .* doesn't exist; one that a module of yours, or of "
+            "an installed package, registers is env.id=<module>:NoSuchThing-v0$",
+        ),
+        (EnvConfig(id="Frozenlake-v1"), "; nearest: FrozenLake-v1; one that a module "),
+        (
+            EnvConfig(id="faulty_envs:Coridor-v0", import_folder=CONFIG.import_folder),
+            "NameNotFound: .*; importing faulty_envs does not register it; nearest: Corridor-v0$",
+        ),
         (EnvConfig(kwargs={"level": 1, "lvl": 2}), "unexpected keyword argument 'lvl'"),
         (EnvConfig(kwargs={"level": 4}), "level must be one of 1, 2, 3, got 4"),
         (EnvConfig(kwargs={"split": "test"}), "'test' is not a valid Split"),
