@@ -21,9 +21,13 @@ from segue.conf.placement import devices
 from segue.conf.schema import SegueConfig
 
 
-def examine(config: SegueConfig, *, arguments: list[str], launch_folder: Path) -> dict[str, Any]:
+def examine(
+    config: SegueConfig, *, arguments: list[str], launch_folder: Path, out: Path | None = None
+) -> dict[str, Any]:
     """Play every mode and write `summary.json` and `metrics.jsonl` into a folder of its own.
 
+    Args:
+        out: that folder; None names one under `runs/` of the launch folder by date and time.
     Returns:
         The summary.
     Raises:
@@ -33,7 +37,7 @@ def examine(config: SegueConfig, *, arguments: list[str], launch_folder: Path) -
     config.run.init_from = str(model)
     check_before_start(config)
     check_environment(config.env)
-    folder = RunFolder(new_folder(launch_folder, "eval"))
+    folder = RunFolder(new_folder(launch_folder, "eval") if out is None else out)
     folder.open("eval")
     try:
         return _examine_in(folder, config, model, arguments)

@@ -61,11 +61,13 @@ def _keep_ray_private(config: SegueConfig) -> None:
     keep_ray_files_private(config.cluster)
 
 
-def run_jobs(command: str, arguments: argparse.Namespace) -> int:
-    """Run the command once for each combination, each in a process and a run folder of its own, and tell the results.
+def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = None) -> int:
+    """Run the command once for each combination, each in a process and a folder of its own, and tell the results.
 
     With `--cfg` their configurations are printed, and nothing runs.
 
+    Args:
+        out: where the jobs of a command that only reads `run.dir` have their folders; None names it by date and time.
     Returns:
         0 if all ended well, else the first exit code that did not.
     Raises:
@@ -74,22 +76,24 @@ def run_jobs(command: str, arguments: argparse.Namespace) -> int:
     """
     overrides: list[str] = arguments.overrides
     combinations = job_overrides(overrides)
-    has_folders = command in RESUMING_COMMANDS
-    jobs = _with_folders(combinations, overrides) if has_folders else combinations
+    writes_to_run_dir = command in RESUMING_COMMANDS
+    jobs = _with_folders(combinations, overrides) if writes_to_run_dir else combinations
     configs = [_checked(command, job) for job in jobs]
     if arguments.cfg is not None:
         for job, config in zip(jobs, configs, strict=True):
             print(f"# {_shown(command, job)}\n{config_to_yaml(config)}")
         return 0
+    results = _multirun_folder() if out is None else out
     ended: list[EndedJob] = []
     try:
         with JobList() as job_list:
-            for number, (job, chosen, config) in enumerate(zip(jobs, combinations, configs, strict=True), start=1):
-                print(f"job {number} of {len(jobs)}: {_shown(command, job)}", flush=True)
+            for number, (job, chosen, config) in enumerate(zip(jobs, combinations, configs, strict=True)):
+                print(f"job {number + 1} of {len(jobs)}: {_shown(command, job)}", flush=True)
+                folder = Path(str(config.run.dir)) if writes_to_run_dir else results / str(number)
+                options = [] if writes_to_run_dir else [f"--out={folder}"]
                 # -P: the folder that this was called in must not hide packages
-                code = job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *job])
+                code = job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *options, *job])
                 varied = tuple(mask_override(text) for text in chosen if text not in overrides)
-                folder = Path(config.run.dir) if has_folders and config.run.dir is not None else None
                 ended.append(EndedJob(varied=varied, folder=folder, code=code))
     finally:
         if ended:
@@ -123,7 +127,10 @@ def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]
             raise ConfigError("run.dir must be another folder for each job, or one for all, got the same for several")
         return jobs
     base = next((override_value(text) for text in overrides if text.startswith("run.dir=")), None)
-    launch = Path.cwd()
-    folder = Path(absolute_path(launch, str(base or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun")))
+    folder = Path(absolute_path(Path.cwd(), str(base))) if base else _multirun_folder()
     others = [[text for text in job if not text.startswith("run.dir=")] for job in jobs]
     return [[*job, text_override("run.dir", str(folder / str(number)))] for number, job in enumerate(others)]
+
+
+def _multirun_folder() -> Path:
+    return Path.cwd() / "runs" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_multirun"

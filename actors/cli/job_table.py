@@ -18,8 +18,8 @@ class EndedJob:
 
     varied: tuple[str, ...]
     """Those of its overrides that not every job has, as they may be seen."""
-    folder: Path | None
-    """Of its run, which never began where there is none; None for commands that choose their own."""
+    folder: Path
+    """Of its run or its results; the job never began where there is none."""
     code: int
     """Exit code."""
 
@@ -30,14 +30,14 @@ def job_table(jobs: Sequence[EndedJob]) -> str:
     for number, job in enumerate(jobs, start=1):
         ended = "finished" if job.code == 0 else f"code {job.code}"
         figures = _figures(job.folder)
-        rows.append((str(number), " ".join(job.varied) or _ABSENT, ended, *figures, str(job.folder or _ABSENT)))
+        rows.append((str(number), " ".join(job.varied) or _ABSENT, ended, *figures, str(job.folder)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return visible("\n".join(lines))
 
 
-def _figures(folder: Path | None) -> list[str]:
-    after = {} if folder is None else _read_summary(folder).get("evaluations", {}).get("after", {})
+def _figures(folder: Path) -> list[str]:
+    after = _read_summary(folder).get("evaluations", {}).get("after", {})
     values = [after.get(mode, {}).get("success") for mode in _MODES]
     return [_ABSENT if value is None else f"{value:.3f}" for value in values]
 

@@ -256,8 +256,9 @@ def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_
     assert [load_config(job).run.dir for job in jobs.commands] == [str(tmp_path / folder / n) for n in "01"]
     jobs = Jobs([[0], [0], [0], [0]])
     monkeypatch.setattr(subprocess, "Popen", jobs)
-    main(["eval", "-m", "eval.temperature=0.5,1", "run.dir=a,b"])
-    assert jobs.commands == [[f"eval.temperature={t}", f"run.dir={d}"] for t in ("0.5", "1") for d in "ab"]
+    main(["eval", "-m", "eval.temperature=0.5,1", "run.dir=a,b", "--out=measured"])
+    read = [[f"eval.temperature={t}", f"run.dir={d}"] for t in ("0.5", "1") for d in "ab"]
+    assert jobs.commands == [[f"--out={tmp_path}/measured/{number}", *job] for number, job in enumerate(read)]
 
 
 @pytest.mark.parametrize(
