@@ -14,7 +14,7 @@ import psutil
 from segue.actors.errors import RunError
 from segue.actors.run_folder import EXPORT_NAME
 from segue.conf.errors import ConfigError
-from segue.conf.load import SHIPPED_WARM_START, STORED_NAME, is_file
+from segue.conf.load import SHIPPED_WARM_START, STORED_NAME, is_file, require_folder
 from segue.conf.model_config import ModelConfig
 from segue.conf.placement import device_type
 from segue.conf.reward_term import RewardTermSpec
@@ -163,6 +163,7 @@ def trained_model(config: SegueConfig) -> Path:
         ConfigError: there is none.
     """
     if config.run.dir is not None:
+        require_folder("run.dir", Path(config.run.dir))
         folder = Path(config.run.dir) / EXPORT_NAME
         if not folder.is_dir():
             raise ConfigError(

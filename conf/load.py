@@ -116,6 +116,7 @@ def load_stored_config(folder: Path) -> SegueConfig:
     """
     path = folder / STORED_NAME
     if not is_file("run folder", path):
+        require_folder("run folder", folder)
         raise ConfigError(f"run folder must hold a run, got {folder}")
     # YAML that does not name the schema composes to what it likes
     if not path.read_bytes().startswith(_STORED_HEADER.encode()):
@@ -185,6 +186,20 @@ def is_file(key: str, path: Path) -> bool:
         raise ConfigError(f"{key} must be a path that can be looked at, got {path}: {error.strerror}") from error
 
 
+def require_folder(key: str, folder: Path) -> None:
+    """Hold a folder that is to hold a run against what there is.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not folder.is_dir():
+        beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
+        raise ConfigError(
+            f"{key} must be the folder of a run, got {folder}, and there is no such folder"
+            f"{nearest_word(folder.name, beside) or '; runs lie in runs/ or where their run.dir was'}"
+        )
+
+
 def config_to_yaml(config: SegueConfig) -> str:
     """The resolved configuration as YAML that composes to itself over the schema."""
     return f"{_STORED_HEADER}- _self_\n\n" + OmegaConf.to_yaml(OmegaConf.structured(config))
@@ -208,6 +223,7 @@ def _compose(primary: str, overrides: list[Override]) -> SegueConfig:
     store.store(group="env", name="base_env", node=EnvConfig)
     # Hydra would merge a dictionary into the one that it replaces
     whole = [override for override in overrides if override.key_or_group in FREE_FORM]
+    _refuse_parts_of_a_whole(whole, overrides)
     lines = [_line(override) for override in overrides if override not in whole]
     try:
         config = cast(SegueConfig, OmegaConf.to_object(compose(primary, overrides=lines)))
@@ -231,6 +247,17 @@ def _require_sections(section: Any, schema: Any, prefix: str) -> None:
             if type(found) is not type(wanted):
                 raise ConfigError(f"{prefix}{name} must be a section, got {found}")
             _require_sections(found, wanted, f"{prefix}{name}.")
+
+
+def _refuse_parts_of_a_whole(whole: list[Override], overrides: list[Override]) -> None:
+    for given in whole:
+        key = given.key_or_group
+        part = next((other.key_or_group for other in overrides if other.key_or_group.startswith(f"{key}.")), None)
+        if part is not None:
+            raise ConfigError(
+                f"{key} must be given as a whole or by its keys, got both {key} and {part}; "
+                f"write {part.removeprefix(f'{key}.')} into {key}={{…}}, or each key as {key}.<key>=<value>"
+            )
 
 
 def _set_dictionary(config: SegueConfig, override: Override) -> None:

@@ -110,7 +110,30 @@ def test_where_nobody_can_be_told_the_code_says_it(monkeypatch: pytest.MonkeyPat
         (["train", 'run.dir="\udcff"'], "override must be UTF-8 text, got 'run.dir=\"\\udcff\"'"),
         (["rollout", "--episodes", "0"], "--episodes must be at least 1, got 0"),
         (["rollout", "--episodes", "-1"], "--episodes must be at least 1, got -1"),
-        (["export", "nowhere", "there"], "run folder must hold a run, got {cwd}/nowhere"),
+        (
+            ["export", "nowhere", "there"],
+            "run folder must be the folder of a run, got {cwd}/nowhere, and there is no such folder; runs lie in runs/ "
+            "or where their run.dir was",
+        ),
+        (["export", "unfinished", "there"], "run folder must hold a run, got {cwd}/unfinished"),
+        (
+            ["pretrain", "--steps", "5"],
+            "option must be one of --help, --debug, --cfg, --multirun, got --steps; write train.steps=5 or "
+            "pretrain.steps=5",
+        ),
+        (
+            ["describe", "--model=k3"],
+            "option must be one of --help, --debug, --cfg, --json, got --model; write model=k3",
+        ),
+        (
+            ["describe", "--env.kwargs.level", "seed=3"],
+            "option must be one of --help, --debug, --cfg, --json, got --env.kwargs.level; write env.kwargs.level=…",
+        ),
+        (
+            ["describe", "--frobnicate", "--json"],
+            "option must be one of --help, --debug, --cfg, --json, got --frobnicate; a key of docs/config.md is given "
+            "as key=value",
+        ),
         (
             ["import", "nowhere", "there"],
             "nowhere/config.json must hold the JSON object that describes a model: No such file or directory",
@@ -131,6 +154,15 @@ def test_where_nobody_can_be_told_the_code_says_it(monkeypatch: pytest.MonkeyPat
             )
             for command in ("eval", "rollout")
         ),
+        *(
+            (
+                [command, "run.dir=unfinishd"],
+                "run.dir must be the folder of a run, got {cwd}/unfinishd, and there is no such folder; nearest: "
+                "unfinished",
+            )
+            for command in ("eval", "rollout")
+        ),
+        (["eval", "--out=unfinished"], "--out must not exist, got {cwd}/unfinished"),
         (
             ["describe", "model.num_hidden_layers=1000000"],
             "model.num_hidden_layers must be at most 1000, got 1000000",
@@ -148,6 +180,7 @@ def test_what_the_user_can_mend_is_one_line_and_code_2(
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stripped/export").mkdir(parents=True)
+    (tmp_path / "unfinished").mkdir()
     assert main(arguments) == 2
     expected = message.replace("{cwd}", str(tmp_path)).replace("{bytes}", str(load_tokenizer("bytes").vocab_size))
     assert capsys.readouterr().err == f"segue: {expected}\n"
@@ -329,7 +362,7 @@ def test_a_list_of_jobs_of_which_one_cannot_run_begins_none(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--frobnicate"], "segue train: error: unrecognized arguments: --frobnicate"),
+        (["export", "--frobnicate", "a", "b"], "segue export: error: unrecognized arguments: --frobnicate"),
         (["export", "a"], "segue export: error: the following arguments are required: target"),
         (["export", "a", "b", "--step", "x"], "segue export: error: argument --step: invalid int value: 'x'"),
     ],

@@ -169,6 +169,10 @@ def test_a_dictionary_given_whole_replaces_and_a_key_of_it_adds() -> None:
     shipped = load_config([]).env.variants
     assert load_config(["env.variants={}"]).env.variants == {}
     assert load_config(["env.variants.easy={level: 1}"]).env.variants == {**shipped, "easy": {"level": 1}}
+    assert message("env.kwargs={level: 2}", "env.kwargs.split=test") == (
+        "env.kwargs must be given as a whole or by its keys, got both env.kwargs and env.kwargs.split; write split "
+        "into env.kwargs={…}, or each key as env.kwargs.<key>=<value>"
+    )
     assert message("env.variants=3") == "env.variants must be a dictionary, got 3"
 
 
