@@ -263,7 +263,7 @@ class RolloutActor:
     async def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:
         path, patience_s = self._groups_folder / file_name(group.group_id), self._config.train.wait_timeout_s
         # a disk may be slow, and environments want answers meanwhile
-        saving = asyncio.ensure_future(asyncio.to_thread(_save_when_there_is_room, path, group, patience_s))
+        saving = asyncio.ensure_future(asyncio.to_thread(save_when_there_is_room, path, group, patience_s))
         try:
             digest = await asyncio.shield(saving)
         except asyncio.CancelledError:
@@ -273,14 +273,15 @@ class RolloutActor:
         return make_record(group, number=task.number, digest=digest, rollout_s=rollout_s)
 
 
-def _save_when_there_is_room(path: Path, group: Group, patience_s: float) -> str:
+def save_when_there_is_room(path: Path, group: Group, patience_s: float) -> str:
     """Write a group's file, again while it fails: a disk may be full for a while, and hours may be in a group."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
             return save_group(path, group)
         except OSError as error:
-            if time.monotonic() > deadline:
+            # a folder that is gone does not come back
+            if time.monotonic() > deadline or not path.parent.is_dir():
                 raise
             logger.warning("%s could not be written, and is tried again: %s", path, error)
             time.sleep(_SAVE_AGAIN_S)

@@ -157,6 +157,8 @@ def _launch(
             status = f"failed: {error}"
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM:
                 raise _no_room(folder.path, error) from error
+            if not folder.launches.is_file():
+                raise RunError(f"run folder must stay while its run goes on, got {folder.path} deleted") from error
             raise
         except OSError as error:
             status = f"failed: {error}"
@@ -166,7 +168,8 @@ def _launch(
                 view.say(f"{status} before the first result; give the command again, with other values if you like")
             elif status != "finished":
                 view.say(f"{status} after step {controller.step}; segue {kind.value} run.dir={folder.path} goes on")
-            launches = folder.read_launches()
+            # a folder that was deleted meanwhile has none
+            launches = folder.read_launches() or [facts]
             results = {**controller.summary(), "faults": read_faults(folder.metrics)}
             summary = build_summary(config, launches, results, status=status)
             _write_end(folder.summary, summary, recorder, view.say)

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
-from actor_cases import make_trajectory
+from actor_cases import make_group, make_trajectory
 
 from segue.actors.group_record import GroupRecord
-from segue.actors.rollout_actor import EvaluationRequest, RolloutActor, collect_group
+from segue.actors.rollout_actor import EvaluationRequest, RolloutActor, collect_group, save_when_there_is_room
 from segue.actors.stages import StepPlan
 from segue.actors.task import Task, member_seed
 from segue.conf.schema import EnvConfig, RolloutConfig, SegueConfig, TrainConfig
@@ -46,6 +47,12 @@ def test_an_evaluations_group_without_a_sampled_token_is_of_the_present_weights(
     failed = make_trajectory([], outcome=Outcome.infrastructure_error)
     group = collect_group("eval-greedy", [failed], made_by="rollout-0", version=PolicyVersion(2, 4))
     assert (group.first_version, group.last_version) == (PolicyVersion(2, 4), PolicyVersion(2, 4))
+
+
+def test_a_group_is_not_kept_for_a_folder_that_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "groups" / "train-0000000.0.safetensors"
+    with pytest.raises(OSError, match=r"could not be written: .*No such file or directory"):
+        save_when_there_is_room(path, make_group(0), patience_s=float("inf"))
 
 
 def test_a_demonstrator_that_hangs_costs_its_own_episode_alone(tmp_path: Path) -> None:
