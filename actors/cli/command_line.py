@@ -7,6 +7,7 @@ from pathlib import Path
 
 from segue.actors.cli.job_list import JobList
 from segue.actors.cli.job_table import EndedJob, job_table
+from segue.actors.errors import Interrupted
 from segue.actors.logger_packages import check_logger_packages
 from segue.actors.loopback import keep_ray_on_loopback
 from segue.actors.ray_files import keep_ray_files_private
@@ -95,6 +96,13 @@ def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = 
                 code = job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *options, *job])
                 varied = tuple(mask_override(text) for text in chosen if text not in overrides)
                 ended.append(EndedJob(varied=varied, folder=folder, code=code))
+    except Interrupted:
+        remedy = ""
+        if writes_to_run_dir:
+            is_named = any(text.startswith("run.dir=") for text in overrides)
+            remedy = f"; the same command{'' if is_named else f' with run.dir={folder.parent}'} goes on"
+        print(f"interrupted in job {number + 1} of {len(jobs)}{remedy}", flush=True)
+        raise
     finally:
         if ended:
             print(f"\n{job_table(ended)}", flush=True)

@@ -411,7 +411,9 @@ def test_a_list_of_jobs_ends_with_a_table_of_what_each_came_to(
     (tmp_path / "sweep/0").mkdir(parents=True)
     write_json(tmp_path / "sweep/0/summary.json", {"evaluations": {"after": after}})
     assert main(["train", "-m", "train.steps=3", "seed=1,20,3", "run.dir=sweep"]) == 130
-    assert capsys.readouterr().out.partition("\n\n")[2].splitlines() == [
+    begun, _, table = capsys.readouterr().out.partition("\n\n")
+    assert begun.endswith("\ninterrupted in job 3 of 3; the same command goes on")
+    assert table.splitlines() == [
         "job  overrides  ended     sampled success  greedy success  folder",
         f"1    seed=1     finished  0.500            –               {tmp_path}/sweep/0",
         f"2    seed=20    code 2    –                –               {tmp_path}/sweep/1",
