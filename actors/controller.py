@@ -187,6 +187,8 @@ class Controller:
         self._evaluate_when_due()
         self._measure_when_due()
         while self.step < self._stages.num_steps:
+            # groups that are there already are not waited for
+            self._pool.heed_interrupt()
             self._clock.begin_step()
             self._request_groups()
             records = self._take_batch()

@@ -129,6 +129,10 @@ class RolloutPool:
         while not all(seat.is_started or seat.is_late for seat in self._seats):
             self._advance(is_interruptible=True)
 
+    def heed_interrupt(self) -> None:
+        """Raise `Interrupted` once the user asks the run to end, where there is nothing to wait for."""
+        self._fleet.heed_interrupt()
+
     def submit(
         self,
         method: str,

@@ -155,6 +155,11 @@ class Fleet:
         self._owners[reference] = member.name
         return reference
 
+    def heed_interrupt(self) -> None:
+        """Raise `Interrupted` once the user asks the run to end."""
+        if self._interrupt.is_set:
+            raise Interrupted
+
     def look(self, references: Sequence[Any], *, is_interruptible: bool = False) -> list[Answer]:
         """The answers that are there, after a wait of at most half a second for a first one.
 
@@ -164,8 +169,8 @@ class Fleet:
         Raises:
             RayLost: Ray is gone.
         """
-        if is_interruptible and self._interrupt.is_set:
-            raise Interrupted
+        if is_interruptible:
+            self.heed_interrupt()
         if any(map(has_died, self._servers)):
             self._lose_ray()
         waiting = list(references)

@@ -159,7 +159,7 @@ class FakeFleet:
     def look(self, references: list[int], *, is_interruptible: bool = False) -> list[Answer]:
         """See `Fleet`; any of the groups in flight finish, and actors may be lost with theirs."""
         if is_interruptible:
-            self._end_if_wished()
+            self.heed_interrupt()
         there = [reference for reference in references if reference in self._answers]
         if there:
             return [self._take(reference) for reference in there]
@@ -220,7 +220,8 @@ class FakeFleet:
             if self.rng.random() < 0.5:
                 self._finish(reference)
 
-    def _end_if_wished(self) -> None:
+    def heed_interrupt(self) -> None:
+        """See `Fleet`."""
         ends = self.ends_with is Interrupted and self.stop_after_step is not None
         if ends and len(self.trained) >= (self.stop_after_step or 0):
             raise Interrupted

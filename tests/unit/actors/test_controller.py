@@ -11,6 +11,7 @@ from controller_cases import make_config
 
 from segue.actors.errors import ActorLost, Interrupted, RunError
 from segue.actors.held_out import play_held_out, standard_modes
+from segue.actors.phase import PhaseKind
 from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.rollout_stats import RolloutStats
 from segue.actors.run_folder import EXPORT_NAME
@@ -126,3 +127,11 @@ def test_an_evaluation_that_was_interrupted_is_made_by_the_next_launch_and_no_ot
     fourth, fakes = launch(tmp_path, train={**train, "steps": 7}, num_rollout=1)
     fourth.run()
     assert fakes.events[2].startswith("group ")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wish_to_end_is_heard_where_demonstrations_are_always_there(tmp_path: Path, seed: int) -> None:
+    run = launch_run(make_config(tmp_path), kind=PhaseKind.pretrain, seed=seed, stop_after_step=2)
+    with pytest.raises(Interrupted):
+        run.controller.run()
+    assert len(run.fleet.trained) == 2
