@@ -82,7 +82,7 @@ class ConsoleView:
         self._latest.update(values)
         self._step = step
         if kind == "eval":
-            self.say(evaluation_line(step, values))
+            self.say(evaluation_line(step if self._num_steps else None, values))
         elif kind == "stage":
             self.say(stage_line(step, values))
         else:
@@ -111,7 +111,8 @@ class ConsoleView:
         rates = Table.grid(padding=(0, 2))
         rates.add_row("tokens/s", *(f"{label} {_rate(self._latest[n])}" for label, n in _RATES if self._latest.get(n)))
         eta = self._latest.get("loop/eta/s")
-        title = f"segue {self._command} · step {self._step}/{self._num_steps} · {self._status}"
+        steps = f"step {self._step}/{self._num_steps} · " if self._num_steps else ""
+        title = f"segue {self._command} · {steps}{self._status}"
         if eta is not None:
             title += f" · {_left(self._step, self._num_steps, eta)}"
         return Panel(
@@ -148,14 +149,15 @@ def step_line(step: int, num_steps: int, values: Values, *, command: str) -> str
     return "  ".join(parts)
 
 
-def evaluation_line(step: int, values: Values) -> str:
-    """An evaluation on one line."""
+def evaluation_line(step: int | None, values: Values) -> str:
+    """An evaluation on one line; None where nothing is trained."""
     parts = [
         f"{name.removeprefix('eval/').replace('/', ' ')} {value:.3f}"
         for name, value in values.items()
         if value is not None and (name.endswith("/success") or "/check/" in name)
     ]
-    return f"evaluation after step {step}: " + ("  ".join(parts) or "no episode was judged")
+    when = "" if step is None else f" after step {step}"
+    return f"evaluation{when}: " + ("  ".join(parts) or "no episode was judged")
 
 
 def stage_line(step: int, values: Values) -> str:

@@ -74,6 +74,7 @@ def test_an_evaluation_is_one_line_of_success_and_checks() -> None:
     }
     expected = "evaluation after step 25: greedy success 0.250  greedy check query_correct 0.500"
     assert evaluation_line(25, values) == expected
+    assert evaluation_line(None, values) == expected.replace(" after step 25", "")
 
 
 def test_lines_replace_the_live_view_where_there_is_no_terminal() -> None:
