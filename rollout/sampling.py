@@ -7,6 +7,8 @@ at least float32. A row's result depends on that row alone.
 import torch
 from torch import Tensor
 
+from segue.kernels.common.product import product
+
 
 def sample(logits_NY: Tensor, noise_N: Tensor) -> tuple[Tensor, Tensor]:
     """Draw a token a row by inverting the distribution function at the row's noise.
@@ -55,7 +57,7 @@ def wide_logits(hidden_ND: Tensor, head_YD: Tensor, temperature_N: Tensor) -> Te
         return logits_NY.div_(temperature_N[:, None])
     wide = torch.promote_types(hidden_ND.dtype, torch.float32)
     # the learner's order (kernels/head): divide the hidden row, then multiply
-    return (hidden_ND.to(wide) / temperature_N[:, None].to(wide)) @ head_YD.to(wide).t()
+    return product(hidden_ND.to(wide) / temperature_N[:, None].to(wide), head_YD.to(wide).t())
 
 
 def truncate(logits_NY: Tensor, *, top_p: float, top_k: int | None) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.common.product import product
 from segue.kernels.norm.rate import inverse_rms
 
 BLOCK_NUMEL = 1 << 20
@@ -80,7 +81,7 @@ def _mix(
         values = [source[block].to(dtype) for source in sources]
         scores_JB, rstd_JB = scores_JT[:, block], rstd_JT[:, block]
         for j, v_BD in enumerate(values):
-            scores_JB[j] = (v_BD @ query_D1).squeeze(-1)
+            scores_JB[j] = product(v_BD, query_D1).squeeze(-1)
             rstd_JB[j] = inverse_rms(v_BD, eps).squeeze(-1)
         scores_JB *= rstd_JB
         out_TD[block] = _weigh(values, scores_JB.t())
@@ -92,7 +93,7 @@ def _mix_stacked(sources: Sequence[Tensor], query_D1: Tensor, eps: float) -> tup
     values = sources if sources[0].dtype is dtype else [source.to(dtype) for source in sources]
     values_TJD = torch.stack(tuple(values), 1)
     rstd_TJ = inverse_rms(values_TJD, eps).squeeze(-1)
-    scores_TJ = torch.mm(values_TJD.view(-1, len(query_D1)), query_D1).view(rstd_TJ.shape).mul_(rstd_TJ)
+    scores_TJ = product(values_TJD.view(-1, len(query_D1)), query_D1).view(rstd_TJ.shape).mul_(rstd_TJ)
     return _weigh(values, scores_TJ).to(sources[0].dtype), scores_TJ.t(), rstd_TJ.t()
 
 

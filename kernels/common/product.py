@@ -1,21 +1,34 @@
-"""Batched matrix products whose rows have the same bits whatever other rows there are.
+"""Matrix products whose rows have the same bits whatever other rows there are, on a CPU.
 
-With MKL_CBWR=AUTO,STRICT, which `conf/environment.py` sets, a row of a product depends on nothing but itself and the
-matrix, except where torch does not ask for a product of matrices: for one row, and for few numbers.
+With MKL_CBWR=AUTO,STRICT, which `conf/environment.py` sets, and on Intel's processors a row of a product depends on
+nothing but itself and the matrix, except where torch does not ask for a product of matrices: for one row, and for few
+numbers. On others MKL has no such mode, and takes rows by four, those left over in another order. So rows come by four
+here.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+ROW_BLOCK = 4
 MIN_MULTIPLICATIONS = 400
 """Matrices that take fewer are multiplied by loops of torch's own."""
 
 
+def product(x_NI: Tensor, matrix_IO: Tensor) -> Tensor:
+    """`x_NI @ matrix_IO`, [N, O]; carries gradient."""
+    num_rows = len(x_NI)
+    return torch.mm(_with_rows(x_NI, -(-num_rows // ROW_BLOCK) * ROW_BLOCK), matrix_IO)[:num_rows]
+
+
 def batched_product(x_BNI: Tensor, matrix_BIO: Tensor) -> Tensor:
-    """`torch.bmm`, [B, N, O]."""
+    """`torch.bmm`, [B, N, O]; carries gradient."""
     num_rows, per_row = x_BNI.shape[1], matrix_BIO.shape[1] * matrix_BIO.shape[2]
-    if x_BNI.is_cuda or (num_rows > 1 and num_rows * per_row >= MIN_MULTIPLICATIONS):
-        return torch.bmm(x_BNI, matrix_BIO)
-    # copies, not views: of views torch copies the matrices
-    num_copies = max(2, -(-MIN_MULTIPLICATIONS // max(1, num_rows * per_row)))
-    return torch.bmm(torch.cat([x_BNI] * num_copies, 1), matrix_BIO)[:, :num_rows]
+    num_blocks = max(-(-num_rows // ROW_BLOCK), -(-MIN_MULTIPLICATIONS // max(1, per_row * ROW_BLOCK)))
+    return torch.bmm(_with_rows(x_BNI, num_blocks * ROW_BLOCK), matrix_BIO)[:, :num_rows]
+
+
+def _with_rows(x: Tensor, num_rows: int) -> Tensor:
+    """With rows of zeros up to that number, on a CPU."""
+    missing = num_rows - x.shape[-2]
+    return x if x.is_cuda or not missing else F.pad(x, (0, 0, 0, missing))

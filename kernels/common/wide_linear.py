@@ -3,8 +3,9 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from segue.kernels.common.product import product
 
 
 def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -15,7 +16,7 @@ def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
     if x.is_cuda and x.dtype is weight.dtype is torch.bfloat16:
         return _WideLinear.apply(x, weight) if torch.is_grad_enabled() else _product(x, weight)
     wide = torch.promote_types(x.dtype, torch.float32)
-    return F.linear(x.to(wide), weight.to(wide))
+    return product(x.to(wide), weight.to(wide).t())
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.kernels.common.product import product
 from segue.kernels.common.rows import add_rows
 from segue.kernels.moe.dense import dense_experts
 from segue.kernels.moe.grouped import grouped_experts, grouped_experts_backward, suits
@@ -128,7 +129,7 @@ def _per_expert(x_BI: Tensor, weights_IO: Sequence[Tensor], sizes: list[int]) ->
     """Product of the rows of each expert with its matrix."""
     out_BO = x_BI.new_empty(x_BI.shape[0], weights_IO[0].shape[1])
     for x_SI, weight_IO, out_SO in zip(x_BI.split(sizes), weights_IO, out_BO.split(sizes), strict=True):
-        torch.mm(x_SI, weight_IO, out=out_SO)
+        out_SO.copy_(product(x_SI, weight_IO))
     return out_BO
 
 

@@ -38,7 +38,8 @@ class Answers:
         while True:
             if self._waiting and self._random.random() < self._share:
                 self._waiting.pop(self._random.integers(len(self._waiting))).set_result(None)
-            await asyncio.sleep(0)
+            # spinning, it would hold the engine up, whose thread wants the interpreter too
+            await asyncio.sleep(0 if self._waiting else 1e-3)
 
 
 def make_fp32_engine(max_sessions: int) -> NativeEngine:
