@@ -33,9 +33,11 @@ from deepspeed.utils import (
     safe_set_full_optimizer_state,
 )
 from torch import Tensor, nn
+from torch.nn import functional
 
 from segue.conf.schema import OptimizerConfig
-from segue.learner.muon import Muon, Shard
+from segue.learner.muon import Muon
+from segue.learner.muon_plan import Shard
 from segue.learner.optimizer import configure, moments_of
 from segue.learner.segment_module import SegmentModule, StateLayout, state_layout
 
@@ -113,7 +115,7 @@ class DeepSpeedBackend:
         optimizer = build_optimizer(self._trained.items())
         self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         if isinstance(optimizer, Muon):
-            optimizer.place(self._shards(), self.sum_over_ranks)
+            optimizer.place(self._shards(), torch.distributed.get_rank(), _exchange)
         self._grad_bounds: list[Tensor] = []
         self._grad_bound = 0.0
         for parameter in module.parameters():
@@ -258,29 +260,25 @@ class DeepSpeedBackend:
         groups = zero.fp16_groups if self._is_partitioned else zero.bit16_groups
         flats = zero.fp32_partitioned_groups_flat if self._is_partitioned else zero.single_partition_of_fp32_groups
         held = {p: self._held_part(p) for group in groups for p in group}
-        is_part = torch.tensor([float(0 < numel < _numel(p)) for p, (_, _, numel) in held.items()])
-        is_split = dict(zip(held, self.max_over_ranks(is_part).tolist(), strict=True))
+        numels = torch.zeros(torch.distributed.get_world_size(), len(held), dtype=torch.int64)
+        numels[torch.distributed.get_rank()] = torch.tensor([numel for _, numel in held.values()])
+        # the ranks hold a parameter's parts in their order
+        ends = self.sum_over_ranks(numels).cumsum(0)
+        borders = dict(zip(held, functional.pad(ends, (0, 0, 1, 0)).T.contiguous().numpy(), strict=True))
         return {
-            flat: [
-                Shard(name=names[p], offset=offset, start=start, numel=numel, is_split=bool(is_split[p]))
-                for p in group
-                for offset, start, numel in (held[p],)
-            ]
+            flat: [Shard(name=names[p], offset=held[p][0], borders=borders[p]) for p in group]
             for flat, group in zip(flats, groups, strict=True)
         }
 
-    def _held_part(self, parameter: Any) -> tuple[int, int, int]:
-        """Where this rank's part of a parameter lies in the flat tensor, where in the parameter, and its size."""
+    def _held_part(self, parameter: Any) -> tuple[int, int]:
+        """Where this rank's part of a parameter lies in the flat tensor, and its size."""
         if self._is_partitioned:
             zero = self._engine.optimizer
             _, offset, padded = zero.grad_position[zero.get_param_id(parameter)]
             start = torch.distributed.get_rank() * padded
-            return offset, start, min(max(_numel(parameter) - start, 0), padded)
+            return offset, min(max(_numel(parameter) - start, 0), padded)
         fragment = parameter._hp_mapping
-        if fragment is None:
-            return 0, 0, 0
-        address = fragment.lp_fragment_address
-        return fragment.hp_fragment_address.start, address.start, address.numel
+        return (0, 0) if fragment is None else (fragment.hp_fragment_address.start, fragment.lp_fragment_address.numel)
 
     def _link_moments(self) -> None:
         """Let DeepSpeed find the moments of every parameter.
@@ -295,6 +293,18 @@ class DeepSpeedBackend:
         # by the largest entry, whose square cannot overflow; NaN and infinity pass through
         largest = torch.linalg.vector_norm(grad, ord=float("inf"))
         self._grad_bounds.append(largest.double() * grad.numel() ** 0.5)
+
+
+def _exchange(parts: Tensor, num_sent: list[int], num_received: list[int]) -> Callable[[], Tensor]:
+    """See `muon.Exchange`."""
+    received = parts.new_empty(sum(num_received))
+    work = torch.distributed.all_to_all_single(received, parts, num_received, num_sent, async_op=True)
+
+    def wait() -> Tensor:
+        work.wait()
+        return received
+
+    return wait
 
 
 def _own_gradient(parameter: Any) -> Tensor:

@@ -32,7 +32,7 @@ from segue.learner.first_values import FirstValues
 from segue.learner.gradient_norm import component_norms
 from segue.learner.learning_rate import learning_rate
 from segue.learner.measure import Metrics, join_sums, policy_metrics, policy_sums, router_metrics
-from segue.learner.muon import Blocks
+from segue.learner.muon_plan import Blocks
 from segue.learner.optimizer import build_optimizer, muon_blocks
 from segue.learner.policy_batch import PolicyBatch, load_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss

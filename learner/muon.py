@@ -7,12 +7,15 @@
 Legend: N blocks, R rows and C columns of a block.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from segue.learner.muon_plan import Blocks, Bucket, Part, Plan, Shard, plan_updates
 
 MOMENTUM = "momentum_buffer"
 """What Muon keeps of each of its parameters."""
@@ -21,24 +24,10 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _EPS = 1e-7
 _UPDATE_RMS = 0.2
 
-Blocks = tuple[int, int, int]
-"""(N, R, C): a parameter's rows in order, cut into N matrices, each orthogonalised by itself."""
+Exchange = Callable[[Tensor, list[int], list[int]], Callable[[], Tensor]]
+"""Elements for the ranks in order, how many go to each, and how many come from each; what waits for those that come."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """What one of the optimiser's tensors holds of a parameter; both are meant flat."""
-
-    name: str
-    """Of the parameter."""
-    offset: int
-    """Where in the optimiser's tensor it begins."""
-    start: int
-    """Where in the parameter."""
-    numel: int
-    """0 where another rank holds all of it."""
-    is_split: bool
-    """Several ranks hold parts of the parameter; the same on all of them."""
+Item = TypeVar("Item")
 
 
 def orthogonalise(matrices_NRC: Tensor, num_steps: int) -> Tensor:
@@ -71,7 +60,7 @@ class Muon(torch.optim.AdamW):
     """Muon for the groups whose `is_muon` is true, torch's AdamW for the others.
 
     Under ZeRO a group is one flat tensor, which holds the parts of its parameters that this rank updates (`place`). Its
-    gradient arrives raw, averaged and clipped; matrices are made whole here, those of one rank without communication.
+    gradient arrives raw, averaged and clipped. Every matrix is made orthogonal on one rank: see `muon_plan`.
 
     Invariants:
         Updates equal the definition whatever the stage and number of ranks: tests/unit/learner/test_muon.py,
@@ -92,20 +81,24 @@ class Muon(torch.optim.AdamW):
         self.blocks = blocks
         self.row_factors: Mapping[str, Tensor] = {}
         """Name to a factor for each row, [N * R], by which the updated parameter is multiplied."""
-        self._shards: Mapping[Tensor, Sequence[Shard]] = {
-            parameter: [Shard(name=name, offset=0, start=0, numel=parameter.numel(), is_split=False)]
+        own = {
+            parameter: [Shard(name=name, offset=0, borders=np.array([0, parameter.numel()]))]
             for parameter, name in names.items()
         }
-        self._sum_over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.place(own, 0, lambda parts, *_: lambda: parts)
 
-    def place(self, shards: Mapping[Tensor, Sequence[Shard]], sum_over_ranks: Callable[[Tensor], Tensor]) -> None:
+    def place(self, shards: Mapping[Tensor, Sequence[Shard]], rank: int, exchange: Exchange) -> None:
         """Say what the tensors that ZeRO puts into the groups hold.
 
         Args:
             shards: the parameters of each tensor, in the same order on all ranks.
-            sum_over_ranks: elementwise, in place.
+            rank: of this process.
+            exchange: between all ranks; returns at once.
         """
-        self._shards, self._sum_over_ranks = shards, sum_over_ranks
+        # a group is AdamW's as a whole
+        moved = {tensor: held for tensor, held in shards.items() if held[0].name in self.blocks}
+        self._plans: Mapping[Tensor, Plan] = plan_updates(moved, self.blocks, rank)
+        self._exchange = exchange
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -125,28 +118,63 @@ class Muon(torch.optim.AdamW):
             state[MOMENTUM] = torch.zeros_like(tensor)
         momentum = state[MOMENTUM].mul_(group["momentum"]).add_(tensor.grad)
         values, momentum, grad = tensor.view(-1), momentum.view(-1), tensor.grad.view(-1)
-        for shard in self._shards[tensor]:
-            held = slice(shard.offset, shard.offset + shard.numel)
-            ahead = self._whole(grad[held].add(momentum[held], alpha=group["momentum"]), shard)
-            if not shard.numel:
-                continue
-            _, num_rows, num_columns = self.blocks[shard.name]
-            part = slice(shard.start, shard.start + shard.numel)
-            # of many ranks that share a stack of experts each holds a few
-            first, last = part.start // (num_rows * num_columns), -(-part.stop // (num_rows * num_columns))
-            own = slice(part.start - first * num_rows * num_columns, part.stop - first * num_rows * num_columns)
-            direction = orthogonalise(ahead[first:last], group["ns_steps"]).reshape(-1)[own]
-            size = _UPDATE_RMS * max(num_rows, num_columns) ** 0.5
-            values[held].mul_(1.0 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"] * size)
-            if shard.name in self.row_factors:
-                values[held].mul_(self.row_factors[shard.name].to(values).repeat_interleave(num_columns)[part])
 
-    def _whole(self, part: Tensor, shard: Shard) -> Tensor:
-        """A parameter's blocks [N, R, C] from the parts that the ranks hold."""
-        blocks = self.blocks[shard.name]
-        if shard.is_split:
-            num_blocks, num_rows, num_columns = blocks
-            whole = part.new_zeros(num_blocks * num_rows * num_columns)
-            whole[shard.start : shard.start + shard.numel] = part
-            part = self._sum_over_ranks(whole)
-        return part.view(blocks) if part.numel() else part
+        def look_ahead(part: Part) -> Tensor:
+            return grad[part.held].add(momentum[part.held], alpha=group["momentum"])
+
+        plan = self._plans[tensor]
+        # a bucket's directions travel back while the next one's are computed
+        directions = _one_ahead(self._directions(plan.buckets, look_ahead, grad[:0], group["ns_steps"]))
+        for bucket, arrive in zip(plan.buckets, directions, strict=True):
+            own = arrive().split([_numel(part.held) for part in bucket.parts])
+            for part, direction in zip(bucket.parts, own, strict=True):
+                self._add(values[part.held], part, direction, group)
+        for part in plan.whole:
+            _, num_rows, num_columns = self.blocks[part.name]
+            matrices = look_ahead(part).view(-1, num_rows, num_columns)
+            self._add(values[part.held], part, orthogonalise(matrices, group["ns_steps"]).reshape(-1), group)
+
+    def _directions(
+        self, buckets: Sequence[Bucket], look_ahead: Callable[[Part], Tensor], nothing: Tensor, num_steps: int
+    ) -> Iterator[Callable[[], Tensor]]:
+        """What waits for the directions of each bucket's parts, one after the other.
+
+        Args:
+            buckets: of one tensor.
+            look_ahead: what a part gives to be orthogonalised.
+            nothing: [0], of the dtype and device of what travels: a rank may hold no part.
+            num_steps: of the iteration.
+        """
+        gathers = (
+            self._exchange(torch.cat([nothing, *map(look_ahead, bucket.parts)]), bucket.num_sent, bucket.num_received)
+            for bucket in buckets
+        )
+        for bucket, arrive in zip(buckets, _one_ahead(gathers), strict=True):
+            arrived = arrive()
+            matrices = torch.empty_like(arrived)
+            sizes = [_numel(place) for place in bucket.places]
+            for place, part in zip(bucket.places, arrived.split(sizes), strict=True):
+                matrices[place] = part
+            batches = matrices.split([n * r * c for n, r, c in bucket.matrices])
+            for batch, shape in zip(batches, bucket.matrices, strict=True):
+                batch.copy_(orthogonalise(batch.view(shape), num_steps).reshape(-1))
+            back = torch.cat([nothing, *(matrices[place] for place in bucket.places)])
+            yield self._exchange(back, bucket.num_received, bucket.num_sent)
+
+    def _add(self, values: Tensor, part: Part, direction: Tensor, group: Mapping[str, Any]) -> None:
+        """Move the values of a part."""
+        _, num_rows, num_columns = self.blocks[part.name]
+        size = _UPDATE_RMS * max(num_rows, num_columns) ** 0.5
+        values.mul_(1.0 - group["lr"] * group["weight_decay"]).add_(direction, alpha=-group["lr"] * size)
+        if part.name in self.row_factors:
+            rows = torch.arange(part.elements.start, part.elements.stop, device=values.device) // num_columns
+            values.mul_(self.row_factors[part.name].to(values)[rows])
+
+
+def _one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same, each drawn before the one in front of it is used."""
+    return (item for item, _ in pairwise(chain(items, [None])))  # type: ignore[misc]
+
+
+def _numel(place: slice) -> int:
+    return int(place.stop - place.start)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from segue.conf.schema import OptimizerConfig, OptimizerKind
-from segue.learner.muon import MOMENTUM, Blocks, Muon
+from segue.learner.muon import MOMENTUM, Muon
+from segue.learner.muon_plan import Blocks
 from segue.model.layers.kda import KimiDeltaAttention
 from segue.model.layers.mla import GatedMla
 from segue.model.network import SegueModel

@@ -3,14 +3,19 @@
 Through DeepSpeed, whose flat tensors cut matrices anywhere: tests/e2e/test_deepspeed_exactness.py.
 """
 
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from learner_cases import make_config, make_model
 from muon_cases import moved_block, moved_matrix, newton_schulz
-from torch.utils.flop_counter import FlopCounterMode
 
 from segue.conf.schema import MuonConfig, OptimizerConfig, OptimizerKind
-from segue.learner.muon import Muon, Shard, orthogonalise
+from segue.learner.muon import Exchange, Muon, orthogonalise
+from segue.learner.muon_plan import Shard, plan_updates
 from segue.learner.optimizer import build_optimizer, configure, muon_blocks
 
 LR, DECAY, MOMENTUM = 0.02, 0.1, 0.9
@@ -121,66 +126,59 @@ def test_torchs_muon_agrees_as_far_as_bf16_goes():
     assert float(error) < 0.02
 
 
-@pytest.mark.parametrize("border", [0, 5, 24, 30, 60, 72])
-def test_where_a_flat_tensor_is_cut_changes_nothing(border):
-    # two matrices, of 3 x 8 and 2 x 2 x 12, in one flat tensor that two ranks share; a border at 24 or 72 cuts none
-    blocks = {"a": (1, 3, 8), "b": (2, 2, 12)}
-    flat = torch.randn(72, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    gradient = torch.randn(72, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    whole = [torch.nn.Parameter(flat[:24].view(3, 8).clone()), torch.nn.Parameter(flat[24:].view(4, 12).clone())]
-    reference = build_optimizer([("a", whole[0]), ("b", whole[1])], muon_config(), blocks)
-    for parameter, part in zip(whole, (gradient[:24], gradient[24:]), strict=True):
-        parameter.grad = part.view(parameter.shape).clone()
-    reference.step()
+def exchanges(num_ranks: int) -> list[Exchange]:
+    """Of ranks that are threads."""
+    mail = {(a, b): queue.Queue[torch.Tensor]() for a in range(num_ranks) for b in range(num_ranks)}
 
-    def shard(name: str, first: int, last: int, start: int, end: int) -> Shard:
-        """Of the parameter [first, last) in a part [start, end)."""
-        begin, stop = max(first, start), max(min(last, end), max(first, start))
-        is_split = first < border < last
-        return Shard(name=name, offset=begin - start, start=begin - first, numel=stop - begin, is_split=is_split)
+    def exchange(rank: int, parts: torch.Tensor, num_sent: list[int], num_received: list[int]):
+        for receiver, part in enumerate(parts.split(num_sent)):
+            mail[rank, receiver].put(part.clone())
 
-    results = []
-    for start, end in ((0, border), (border, 72)):
+        def wait() -> torch.Tensor:
+            arrived = [mail[sender, rank].get(timeout=10) for sender in range(num_ranks)]
+            assert [part.numel() for part in arrived] == num_received
+            return torch.cat(arrived)
+
+        return wait
+
+    return [partial(exchange, rank) for rank in range(num_ranks)]
+
+
+@pytest.mark.parametrize("bucket_numel", [1, 12, 1000])
+@pytest.mark.parametrize("ends", [(0,), (5,), (24,), (30,), (60,), (72,), (3, 23), (10, 10), (26, 70), (25, 40, 41)])
+def test_where_a_flat_tensor_is_cut_changes_no_bit(ends, bucket_numel, monkeypatch):
+    # two matrices, of 3 x 8 and 2 x 2 x 12, in one flat tensor that ranks share; an end at 24, 48 or 72 cuts none
+    monkeypatch.setattr("segue.learner.muon.plan_updates", partial(plan_updates, bucket_numel=bucket_numel))
+    blocks, spans = {"a": (1, 3, 8), "b": (2, 2, 12)}, {"a": (0, 24), "b": (24, 72)}
+    flat, *gradients = torch.randn(4, 72, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    borders = (0, *ends, 72)
+    num_ranks = len(borders) - 1
+
+    def updated(rank: int, exchange: Exchange, borders: tuple[int, ...]) -> torch.Tensor:
+        start, end = borders[rank : rank + 2]
         tensor = torch.nn.Parameter(flat[start:end].clone())
-        tensor.grad = gradient[start:end].clone()
-        optimizer = build_optimizer([("a", whole[0])], muon_config(), blocks)
+        optimizer = build_optimizer([("a", torch.nn.Parameter(flat[:24].view(3, 8)))], muon_config(), blocks)
         assert isinstance(optimizer, Muon)
         # as ZeRO does
         optimizer.param_groups[0]["params"] = [tensor]
+        shards = [
+            Shard(name=name, offset=max(first - start, 0), borders=np.clip(borders, first, last) - first)
+            for name, (first, last) in spans.items()
+        ]
+        optimizer.place({tensor: shards}, rank, exchange)
+        for gradient in gradients:
+            tensor.grad = gradient[start:end].clone()
+            optimizer.step()
+        return tensor.detach()
 
-        def add_others(own: torch.Tensor, start: int = start, end: int = end) -> torch.Tensor:
-            # a first update looks ahead to (1 + momentum) times the gradient
-            first, last = (0, 24) if own.numel() == 24 else (24, 72)
-            other = (1 + MOMENTUM) * gradient[first:last]
-            other[max(start - first, 0) : max(end - first, 0)] = 0.0
-            return own.add_(other)
-
-        optimizer.place({tensor: [shard("a", 0, 24, start, end), shard("b", 24, 72, start, end)]}, add_others)
-        optimizer.step()
-        results.append(tensor.detach())
-    torch.testing.assert_close(torch.cat(results), torch.cat([p.detach().flatten() for p in whole]), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "num_blocks"), [(0, 36, 3), (12, 24, 1), (11, 25, 3), (13, 23, 1), (24, 36, 1)]
-)
-def test_a_rank_works_on_blocks_that_it_updates_a_part_of(first, last, num_blocks):
-    start = torch.randn(36, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    gradient = torch.randn(36, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = moved_matrix(start.view(9, 4), [gradient.view(9, 4)], (3, 3, 4), **NUMBERS).flatten()[first:last]
-    tensor = torch.nn.Parameter(start[first:last].clone())
-    tensor.grad = gradient[first:last].clone()
-    optimizer = build_optimizer([("w", torch.nn.Parameter(start.view(9, 4)))], muon_config(), {"w": (3, 3, 4)})
-    assert isinstance(optimizer, Muon)
-    # as ZeRO does
-    optimizer.param_groups[0]["params"] = [tensor]
-    held = Shard(name="w", offset=0, start=first, numel=last - first, is_split=True)
-    optimizer.place({tensor: [held]}, lambda own: own.copy_((1 + MOMENTUM) * gradient))
-    with FlopCounterMode(display=False) as counter:
-        optimizer.step()
-    # of 3 x 4 matrices, five times: X X^T, its square, and what X is multiplied by; two operations an entry
-    assert counter.get_total_flops() == num_blocks * 5 * 2 * (3 * 3 * 4 + 3 * 3 * 3 + 3 * 3 * 4)
-    torch.testing.assert_close(tensor.detach(), wanted, rtol=0, atol=1e-12)
+    whole = updated(0, lambda parts, *_: lambda: parts, (0, 72))
+    with ThreadPoolExecutor(num_ranks) as pool:
+        parts = list(
+            pool.map(lambda rank, exchange: updated(rank, exchange, borders), range(num_ranks), exchanges(num_ranks))
+        )
+    assert torch.equal(torch.cat(parts), whole)
+    wanted = moved_matrix(flat[:24].view(3, 8), [g[:24].view(3, 8) for g in gradients], blocks["a"], **NUMBERS)
+    torch.testing.assert_close(whole[:24].view(3, 8), wanted, rtol=0, atol=1e-12)
 
 
 def test_rows_of_an_updated_parameter_take_their_factors():
