@@ -3,7 +3,7 @@
 Legend: P places of a trajectory where values are learnt, as in `critic.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,56 +15,80 @@ _PREFIX = "first_value/"
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
     step: int
-    values: Tensor
-    """At least [P] float32; what is behind is padding."""
+    size: int
+    """No less than P."""
+    values: Tensor | None
+    """[P] float32; None where another rank keeps them."""
 
 
 class FirstValues:
-    """By trajectory; the same on every rank, since any of them may be given it the next time.
+    """By trajectory, each kept by the rank that ran it first; all ranks know of all.
 
     An entry is of no use, and forgotten, when all of its trajectory's tokens are older than the staleness bound: tokens
     of its first use were sampled by then.
     """
 
-    def __init__(self, max_staleness: int) -> None:
+    def __init__(self, max_staleness: int, sum_over_ranks: Callable[[Tensor], Tensor]) -> None:
+        """Args:
+        max_staleness: `train.max_staleness`.
+        sum_over_ranks: elementwise, in place.
+        """
         self._max_staleness = max_staleness
+        self._sum_over_ranks = sum_over_ranks
         self._entries: dict[str, _Entry] = {}
 
-    def of(self, name: str) -> Tensor | None:
-        """Values at a trajectory's first use; None at the first one."""
-        entry = self._entries.get(name)
-        return None if entry is None else entry.values
-
-    def keep(
-        self,
-        sizes: Mapping[str, int],
-        own: Mapping[str, Tensor],
-        step: int,
-        sum_over_ranks: Callable[[Tensor], Tensor],
-    ) -> None:
-        """Keep values of the trajectories that have none yet; all ranks together.
+    def of(self, names: Iterable[str], own: Collection[str]) -> dict[str, Tensor]:
+        """Values at their first use of trajectories that have had one; all ranks together.
 
         Args:
-            sizes: of all trajectories of the step, in the same order on every rank: no fewer than P.
+            names: of all trajectories of the step, in the same order on every rank.
+            own: those that this rank runs.
+        Returns:
+            Of `own`; at least [P], what is behind is padding.
+        """
+        known = {name: self._entries[name] for name in names if name in self._entries}
+        if not known:
+            return {}
+        flat = self._sum_over_ranks(torch.cat([_padded(entry) for entry in known.values()]))
+        parts = dict(zip(known, flat.split([entry.size for entry in known.values()]), strict=True))
+        return {name: parts[name] for name in own if name in parts}
+
+    def keep(self, sizes: Mapping[str, int], own: Mapping[str, Tensor], step: int) -> None:
+        """Keep values of the trajectories that have none yet.
+
+        Args:
+            sizes: of all trajectories of the step: no less than P.
             own: [P] of those that this rank ran.
             step: of this use.
-            sum_over_ranks: elementwise.
         """
         self._entries = {n: e for n, e in self._entries.items() if step - e.step <= self._max_staleness}
-        new = {name: size for name, size in sizes.items() if name not in self._entries}
-        flat = torch.zeros(sum(new.values()))
-        parts = dict(zip(new, flat.split(list(new.values())), strict=True))
-        for name in own.keys() & new.keys():
-            parts[name][: len(own[name])] = own[name]
-        sum_over_ranks(flat)
-        # each of its own memory, so that one that is forgotten is freed
-        self._entries |= {name: _Entry(step, part.clone()) for name, part in parts.items()}
+        for name, size in sizes.items():
+            if name not in self._entries:
+                values = own[name].float().clone() if name in own else None
+                self._entries[name] = _Entry(step, size, values)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Tensors for a checkpoint, and the step of each trajectory's first use."""
-        tensors = {f"{_PREFIX}{name}": entry.values for name, entry in self._entries.items()}
-        return tensors, {name: entry.step for name, entry in self._entries.items()}
+    def layout(self) -> dict[str, Tensor]:
+        """Tensors of a checkpoint, without values; the same on every rank."""
+        return {f"{_PREFIX}{name}": torch.empty(entry.size, device="meta") for name, entry in self._entries.items()}
 
-    def load(self, read: Callable[[str], Tensor], steps: Mapping[str, int]) -> None:
-        """Take up what `state` gave, and nothing else."""
-        self._entries = {name: _Entry(step, read(f"{_PREFIX}{name}")) for name, step in steps.items()}
+    def tensor(self, name: str) -> Tensor:
+        """One of them; all ranks together."""
+        return self._sum_over_ranks(_padded(self._entries[name.removeprefix(_PREFIX)]))
+
+    def steps(self) -> dict[str, int]:
+        """Of each trajectory's first use, for a checkpoint."""
+        return {name: entry.step for name, entry in self._entries.items()}
+
+    def load(self, read: Callable[[str], Tensor], steps: Mapping[str, int], *, rank: int, num_ranks: int) -> None:
+        """Take up what a checkpoint holds, and nothing else: each rank its share."""
+        self._entries = {}
+        for number, (name, step) in enumerate(steps.items()):
+            values = read(f"{_PREFIX}{name}")
+            self._entries[name] = _Entry(step, len(values), values if number % num_ranks == rank else None)
+
+
+def _padded(entry: _Entry) -> Tensor:
+    values = torch.zeros(entry.size)
+    if entry.values is not None:
+        values[: len(entry.values)] = entry.values
+    return values

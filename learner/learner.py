@@ -99,7 +99,7 @@ class Learner:
             grad_clip=optimizer.grad_clip,
         )
         self._pair_cost = pair_cost(config.model)
-        self._first_values = FirstValues(config.train.max_staleness)
+        self._first_values = FirstValues(config.train.max_staleness, self._backend.sum_over_ranks)
 
     def train_step(self, groups: Sequence[StoredGroup], *, step: int, restored_steps: Sequence[int]) -> Metrics:
         """One reinforcement step on a batch of groups; metrics of all ranks together.
@@ -140,7 +140,8 @@ class Learner:
         own = [selection.members[n] for n in schedule.trajectories]
         members = [_member_name(groups[group], index) for group, index in own]
         if learner.critic.clip is not None:
-            batch = replace(batch, first_values=tuple(map(self._first_values.of, members)))
+            first = self._first_values.of((_member_name(groups[g], i) for g, i in selection.members), members)
+            batch = replace(batch, first_values=tuple(map(first.get, members)))
         loss_fn = self._make_loss(batch, step)
         tokens, metrics = self._update(schedule.renumbered(), members, batch.tokens, loss_fn, lr, step)
         judged = None
@@ -248,16 +249,21 @@ class Learner:
 
         All ranks gather a tensor at a time, rank 0 writes it: no copy of the whole state exists.
         """
-        layout, fetch = self._backend.state_layout(), self._backend.state_tensor
+        first_values = self._first_values.layout()
+        buffers = {f"{_BUFFER}/{name}": buffer for name, buffer in self._model.named_buffers()}
+        layout = self._backend.state_layout() | first_values | buffers
+
+        def fetch(name: str) -> Tensor:
+            if name in buffers:
+                return buffers[name]
+            return self._first_values.tensor(name) if name in first_values else self._backend.state_tensor(name)
+
         if self._rank != 0:
             for name in file_order(layout):
                 fetch(name)
             return
-        buffers = {f"{_BUFFER}/{name}": buffer for name, buffer in self._model.named_buffers()}
-        first_values, first_uses = self._first_values.state()
-        own = buffers | first_values
-        stream_safetensors(folder / _STATE_FILE, layout | own, lambda name: own[name] if name in own else fetch(name))
-        facts = {"num_updates": self._backend.num_updates, "first_uses": first_uses}
+        stream_safetensors(folder / _STATE_FILE, layout, fetch)
+        facts = {"num_updates": self._backend.num_updates, "first_uses": self._first_values.steps()}
         (folder / _FACTS_FILE).write_text(json.dumps(facts) + "\n")
 
     def load(self, folder: Path) -> None:
@@ -266,7 +272,8 @@ class Learner:
         self._leave_zero_gradient()
         with safe_open(folder / _STATE_FILE, framework="pt") as file:
             self._backend.load_state(file.get_tensor, facts["num_updates"])
-            self._first_values.load(file.get_tensor, facts["first_uses"])
+            num_ranks = self._config.cluster.num_learner_ranks
+            self._first_values.load(file.get_tensor, facts["first_uses"], rank=self._rank, num_ranks=num_ranks)
             for name, buffer in self._model.named_buffers():
                 buffer.copy_(file.get_tensor(f"{_BUFFER}/{name}"))
 
@@ -352,7 +359,7 @@ class Learner:
         }
         parts = judgement.first_P.split([len(course.places) for course in courses.values()])
         own = dict(zip(courses, parts, strict=True))
-        self._first_values.keep(sizes, own, step, self._backend.sum_over_ranks)
+        self._first_values.keep(sizes, own, step)
 
     def _plan(self, lengths: Sequence[int], segment_tokens: int, *, sweep_all: bool) -> RankSchedule:
         schedule = SegmentSchedule.build(
