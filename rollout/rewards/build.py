@@ -20,6 +20,9 @@ from segue.rollout.rewards.panel import NamedTerm, RewardPanel
 from segue.rollout.rewards.user_term import UserTerm, build_user_term, find_user_term
 from segue.rollout.trajectory import PolicyVersion
 
+# of a user's term; what it relies on may be back a moment later
+_ATTEMPTS = 3
+
 
 def build_panel(config: SegueConfig, engine: Engine, chat: Chat, device: torch.device) -> RewardPanel | None:
     """The panel of `rollout.reward_terms`; None without any.
@@ -33,12 +36,13 @@ def build_panel(config: SegueConfig, engine: Engine, chat: Chat, device: torch.d
     """
     terms = []
     for spec in read_reward_terms(config.rollout.reward_terms):
-        term: Judge | UserTerm = (
-            _build_judge(spec, config, engine, chat, device)
-            if spec.term == JUDGE_TERM
-            else build_user_term(spec, config.env.import_folder)
-        )
-        terms.append(NamedTerm(name=spec.name, term=term, timeout_s=spec.timeout_s))
+        term: Judge | UserTerm
+        if spec.term == JUDGE_TERM:
+            # it samples several answers itself, and the same ones if asked again
+            term, attempts = _build_judge(spec, config, engine, chat, device), 1
+        else:
+            term, attempts = build_user_term(spec, config.env.import_folder), _ATTEMPTS
+        terms.append(NamedTerm(name=spec.name, term=term, timeout_s=spec.timeout_s, attempts=attempts))
     return RewardPanel(terms) if terms else None
 
 

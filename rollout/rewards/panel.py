@@ -1,6 +1,7 @@
 """The terms of a configuration, and what they say of an episode."""
 
 import asyncio
+import logging
 import math
 import reprlib
 import time
@@ -16,6 +17,11 @@ from segue.envs.tool_env import MAX_REWARD_TERM, NUMBERS
 from segue.rollout.engine.base import EngineFailure
 from segue.rollout.rewards.term import FinishedEpisode
 
+logger = logging.getLogger(__name__)
+
+# between a try that failed and the next
+_PAUSE_S = 1.0
+
 
 @dataclass(slots=True, kw_only=True)
 class RewardCounters:
@@ -24,9 +30,9 @@ class RewardCounters:
     computed: int = 0
     """Values that were given."""
     failed: int = 0
-    """Terms that raised, or gave no number within bounds."""
+    """Tries that raised, or gave no number within bounds."""
     expired: int = 0
-    """Terms that gave no value in time."""
+    """Tries that gave no value in time."""
     wall_s: float = 0.0
     """Seconds between the beginning and the end of all these, waits included, added up."""
 
@@ -49,7 +55,9 @@ class NamedTerm:
     term: Callable[[FinishedEpisode], Awaitable[Any]]
     """Gives its value; may raise `InfrastructureFailure` or `EngineFailure`."""
     timeout_s: float
-    """Deadline, the waits for a place in an engine not counted."""
+    """Deadline of a try, the waits for a place in an engine not counted."""
+    attempts: int
+    """Tries at most, 1 or more, of which the first that gives a value counts."""
 
 
 class RewardPanel:
@@ -68,7 +76,7 @@ class RewardPanel:
         """What every term gives, in their order.
 
         Raises:
-            InfrastructureFailure, EngineFailure: a term failed or was late; the others were called off.
+            InfrastructureFailure, EngineFailure: a term failed or was late in its last try; the others were called off.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -85,6 +93,16 @@ class RewardPanel:
         )
 
     async def _value(self, named: NamedTerm, episode: FinishedEpisode) -> float | list[float]:
+        for _ in range(named.attempts - 1):
+            try:
+                return await self._try(named, episode)
+            except (InfrastructureFailure, EngineFailure) as error:
+                # the episode took longer to play than its rating takes
+                logger.warning("%s is rated again: %s", episode.task_id, error)
+                await asyncio.sleep(_PAUSE_S)
+        return await self._try(named, episode)
+
+    async def _try(self, named: NamedTerm, episode: FinishedEpisode) -> float | list[float]:
         clock, start = EpisodeClock(named.timeout_s), time.perf_counter()
         try:
             async with clock:

@@ -78,9 +78,10 @@ class FinishedEpisode:
 class RewardTerm(Protocol):
     """Rates an episode.
 
-    A value is a number in [-1e6, 1e6], or a list (a tuple, an array) of as many as the episode has turns. One that is
-    neither, an exception, or none within `timeout_s` is a failure of infrastructure: the episode is played again, at
-    most `rollout.max_attempts` times in all, then masked and never rewarded; a run in which nothing else happens ends.
+    A value is a number in [-1e6, 1e6], or a list (a tuple, an array) of as many as the episode has turns. A try that
+    gives neither, raises, or gives none within `timeout_s` has failed, and the term is asked again, three times in all.
+    Then it is a failure of infrastructure: the episode is played again, at most `rollout.max_attempts` times in all,
+    then masked and never rewarded; a run in which nothing else happens ends.
     Of a thread that is late nothing more is heard.
 
     Resumed runs repeat themselves to the bit where terms do: let the value follow from the episode alone.

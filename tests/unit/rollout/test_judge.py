@@ -249,7 +249,7 @@ def test_a_policy_that_judges_waits_for_the_memory_that_its_episodes_leave() -> 
         environments=FakeEnvironments(),
         config=config,
         sampling=make_sampling(stop_ids=CHAT.stop_ids),
-        panel=RewardPanel([NamedTerm(name="rubric", term=judge, timeout_s=20.0)]),
+        panel=RewardPanel([NamedTerm(name="rubric", term=judge, timeout_s=20.0, attempts=1)]),
     )
     group = run(agent.run_group(TaskSpec(id="task", seed=1), group_id="g", size=3, made_by="actor"))
     assert [t.outcome for t in group.trajectories] == [Outcome.infrastructure_error] * 3
@@ -272,7 +272,7 @@ def test_waiting_for_a_place_in_the_engine_is_not_the_judges_time() -> None:
 
     judge = make_judge(engine, settings)
     judge = Timed(**{name: getattr(judge, name) for name in Judge.__slots__})
-    panel = RewardPanel([NamedTerm(name="rubric", term=judge, timeout_s=1000.0)])
+    panel = RewardPanel([NamedTerm(name="rubric", term=judge, timeout_s=1000.0, attempts=1)])
 
     async def rate() -> None:
         episodes = [make_episode(spoken(response="57"), index=index) for index in range(4)]

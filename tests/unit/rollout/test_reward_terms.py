@@ -78,11 +78,13 @@ def play(engine: PolicyEngine, environments: FakeEnvironments, panel: RewardPane
     return trajectory
 
 
-def panel_of(timeout_s: float = 5.0, **terms: Any) -> RewardPanel:
+def panel_of(timeout_s: float = 5.0, attempts: int = 1, **terms: Any) -> RewardPanel:
     """A panel of user's terms."""
-    return RewardPanel(
-        [NamedTerm(name=name, term=UserTerm(name, term), timeout_s=timeout_s) for name, term in terms.items()]
-    )
+    named = [
+        NamedTerm(name=name, term=UserTerm(name, term), timeout_s=timeout_s, attempts=attempts)
+        for name, term in terms.items()
+    ]
+    return RewardPanel(named)
 
 
 SOLVED = make_reply(reward_terms={"success": 1.0}, terminated=True, info={"is_success": True})
@@ -223,6 +225,36 @@ def test_a_term_that_fails_is_infrastructure_and_its_episode_is_played_again(val
     trajectory = play(PolicyEngine([turn("a"), turn("b")]), FakeEnvironments([SOLVED]), panel)
     assert (trajectory.attempt, trajectory.outcome, trajectory.reward) == (1, Outcome.success, 1.5)
     assert (panel.counters.computed, panel.counters.failed, panel.counters.expired) == (1, 1, 0)
+
+
+def test_a_term_that_fails_is_asked_again_alone_and_its_episode_is_not_played_again(monkeypatch: Any) -> None:
+    monkeypatch.setattr("segue.rollout.rewards.panel._PAUSE_S", 0.0)
+    asked = {"once": 0, "late": 0, "broken": 0}
+
+    def once(_: FinishedEpisode) -> float:
+        asked["once"] += 1
+        return 0.5
+
+    async def late(_: FinishedEpisode) -> float:
+        asked["late"] += 1
+        await asyncio.sleep(60.0 if asked["late"] == 1 else 0.0)
+        return 0.25
+
+    def broken(_: FinishedEpisode) -> float:
+        asked["broken"] += 1
+        if asked["broken"] < 3:
+            raise ConnectionError("away for a moment")
+        return 0.125
+
+    panel = panel_of(0.3, 3, once=once, late=late, broken=broken)
+    trajectory = play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel)
+    assert (trajectory.attempt, trajectory.outcome, trajectory.reward) == (0, Outcome.success, 1.875)
+    assert asked == {"once": 1, "late": 2, "broken": 3}
+    assert (panel.counters.computed, panel.counters.failed, panel.counters.expired) == (3, 2, 1)
+    # beyond the last try the episode is played again, and its terms asked as often again
+    asked["broken"] = -3
+    trajectory = play(PolicyEngine([turn("a")] * 2), FakeEnvironments([SOLVED]), panel)
+    assert (trajectory.attempt, asked["broken"]) == (1, 3)
 
 
 def test_a_term_that_goes_on_failing_leaves_nothing_to_train_and_nothing_earned() -> None:
