@@ -34,7 +34,6 @@ from segue.actors.stages import Stages
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
 from segue.actors.text import check_text, prepare_corpus
-from segue.conf.errors import ConfigError
 from segue.conf.placement import devices
 from segue.conf.schema import SegueConfig
 
@@ -105,6 +104,7 @@ def _launch(
     if folder.config.is_file():
         # else it was checked before there was a folder
         _check_environment(config, kind)
+    _prepare_text(folder, config)
     store.set_aside_after(step)
     facts = {**launch_facts(kind.value, arguments), "restored_steps": [step]}
     lineage = Lineage.of_launches([*folder.read_launches(), facts])
@@ -209,11 +209,18 @@ def _check_environment(config: SegueConfig, kind: PhaseKind) -> None:
     check_environment(config.env, config.pretrain.skill, stage_options(config))
 
 
+def _prepare_text(folder: RunFolder, config: SegueConfig) -> None:
+    """Tokenise a curriculum's text before anything starts: it may be none, or take hours."""
+    try:
+        prepare_corpus(config, folder.text, folder.text_draft, PatientConsole().say)
+    except OSError as error:
+        raise _no_room(folder.path, error) from error
+
+
 def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: ConsoleView) -> Recorder:
     """Have the folder hold this run, and open what its metrics go to."""
     try:
         folder.begin(config, facts)
-        prepare_corpus(config, folder.text)
         return Recorder(
             JsonlSink(folder.metrics),
             [
@@ -223,9 +230,6 @@ def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: 
                 view,
             ],
         )
-    except ConfigError:
-        folder.forget_beginning()
-        raise
     except OSError as error:
         folder.forget_beginning()
         raise _no_room(folder.path, error) from error

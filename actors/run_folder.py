@@ -54,6 +54,8 @@ class RunFolder:
         self.sessions = path / SESSIONS_NAME
         self.held_out = path / "held_out"
         self.text = path / TEXT_NAME
+        # before the run has begun
+        self.text_draft = path / f".{TEXT_NAME}.tmp"
         self.trajectories = path / "trajectories"
         self.checkpoints = path / "checkpoints"
         self.export = path / EXPORT_NAME
@@ -90,6 +92,8 @@ class RunFolder:
             raise ConfigError(f"run.dir must hold a run of segue {command}, got one of segue {earlier[0]['command']}")
         for folder in (self.path, self.checkpoints):
             finish_replacements(folder)
+        # of a launch that was killed: other files, or another tokenizer, may be given
+        shutil.rmtree(self.text_draft, ignore_errors=True)
 
     def begin(self, config: SegueConfig, facts: dict[str, Any]) -> None:
         """A launch has begun: from here on the run's configuration stays, and this launch is one of its own.
@@ -102,6 +106,9 @@ class RunFolder:
         write_atomic(self.config, config_to_yaml(config))
         for folder in (self.events, self.groups, self.trajectories, self.checkpoints):
             folder.mkdir(exist_ok=True)
+        if self.text_draft.is_dir():
+            shutil.rmtree(self.text, ignore_errors=True)
+            self.text_draft.rename(self.text)
 
     def note_restore(self, step: int) -> None:
         """The present launch went back to a checkpoint's step."""
@@ -126,6 +133,7 @@ class RunFolder:
         """Let another process take the folder; one that was made for a run that never began goes."""
         if self._lock is None:
             return
+        shutil.rmtree(self.text_draft, ignore_errors=True)
         if self._is_new and [path.name for path in self.path.iterdir()] == [LOCK_NAME]:
             (self.path / LOCK_NAME).unlink()
             self.path.rmdir()
@@ -191,7 +199,9 @@ class RunFolder:
         """A run deletes and replaces files: it must not do so among those of somebody else."""
         if self.config.is_file() or self.launches.is_file() or not self.path.is_dir():
             return
-        foreign = sorted({path.name for path in self.path.iterdir()} - {LOCK_NAME, f".{STORED_NAME}.tmp"})
+        foreign = sorted(
+            {path.name for path in self.path.iterdir()} - {LOCK_NAME, f".{STORED_NAME}.tmp", self.text_draft.name}
+        )
         if foreign:
             raise ConfigError(
                 f"run.dir must be the folder of a run, an empty or a new one, got {self.path}, which holds {foreign[0]}"

@@ -1,13 +1,17 @@
 """Plain text of a curriculum: tokenised into the run folder once, and pieces of it as trajectories."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from segue.conf.schema import SegueConfig
-from segue.learner.corpus import Corpus, find_files, write_corpus
+from segue.learner.corpus import Corpus, find_files, is_whole, write_corpus
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.trajectory import Int32Array, Outcome, Source, Trajectory, Turn
+
+_TELL_EVERY_S = 10.0
 
 
 def check_text(config: SegueConfig) -> None:
@@ -20,16 +24,28 @@ def check_text(config: SegueConfig) -> None:
         find_files(config.pretrain.curriculum.text)
 
 
-def prepare_corpus(config: SegueConfig, folder: Path) -> None:
-    """Have a run's text stand in its folder, if it has any; a run that goes on keeps what it began with.
+def prepare_corpus(config: SegueConfig, folder: Path, draft: Path, say: Callable[[str], None]) -> None:
+    """Have a run's text stand in its folder, or in its draft, if it has any.
 
+    Args:
+        folder: of a run that goes on: its text stays as it was.
+        draft: of one that has not begun.
+        say: is told how far it is, where that takes long.
     Raises:
-        ConfigError: the files are too few, or no text.
+        ConfigError: the files are too few, cannot be read, or are no text.
         OSError: there is no room.
     """
-    pattern = config.pretrain.curriculum.text
-    if pattern is not None:
-        write_corpus(folder, lambda: find_files(pattern), load_tokenizer(config.tokenizer))
+    pattern, told_at = config.pretrain.curriculum.text, time.monotonic()
+    if pattern is None or is_whole(folder) or is_whole(draft):
+        return
+
+    def note(done: int, total: int) -> None:
+        nonlocal told_at
+        if time.monotonic() > told_at + _TELL_EVERY_S:
+            told_at = time.monotonic()
+            say(f"tokenising pretrain.curriculum.text: {done / total:.0%} of {total / 1e6:,.0f} MB")
+
+    write_corpus(draft, find_files(pattern), load_tokenizer(config.tokenizer), note)
 
 
 def open_corpus(config: SegueConfig, folder: Path) -> Corpus:

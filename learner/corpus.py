@@ -15,6 +15,7 @@ import glob
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from segue.conf.errors import ConfigError
 from segue.model.tokenizer.base import Tokenizer
 
 _TOKENS_NAME, _DOCUMENTS_NAME, _FACTS_NAME = "tokens.bin", "documents.npy", "corpus.json"
-# what is tokenised at a time: a list of Python integers stands for no more than so many characters
+# what is tokenised at a time: a list of Python integers stands for no more than twice as many characters
 _PIECE_CHARS = 1 << 20
 
 
@@ -48,29 +49,39 @@ def find_files(pattern: str) -> list[Path]:
     return paths
 
 
-def write_corpus(folder: Path, find: Callable[[], Sequence[Path]], tokenizer: Tokenizer) -> None:
-    """Tokenise files, a document each; empty ones are left out.
+def is_whole(folder: Path) -> bool:
+    """True where `write_corpus` has come to its end."""
+    return (folder / _FACTS_NAME).is_file()
+
+
+def write_corpus(
+    folder: Path, paths: Sequence[Path], tokenizer: Tokenizer, note: Callable[[int, int], None] = lambda *_: None
+) -> None:
+    """Tokenise files, a document each; empty ones are left out. Memory is bounded, however long a file or a line is.
 
     Args:
-        folder: one that holds a whole corpus is left as it is.
-        find: names the files; asked only where there is none yet.
+        folder: what it holds of a corpus is written anew.
+        paths: of the files.
         tokenizer: its ids are kept.
+        note: is told now and then how many bytes have been read, and of how many.
     Raises:
-        ConfigError: a file is no UTF-8 text, or fewer than two hold anything.
+        ConfigError: a file cannot be read or is no UTF-8 text, or fewer than two hold anything.
         OSError: there is no room.
     """
-    if (folder / _FACTS_NAME).is_file():
-        return
     folder.mkdir(parents=True, exist_ok=True)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     borders = [0]
     names = []
+    sizes = [path.stat().st_size for path in paths]
+    num_bytes = 0
     with (folder / _TOKENS_NAME).open("wb") as file:
-        for path in find():
+        for path, size in zip(paths, sizes, strict=True):
             count = 0
-            for ids in _tokenise(path, tokenizer):
+            for ids, place in _tokenise(path, tokenizer):
                 np.array(ids, dtype).tofile(file)
                 count += len(ids)
+                note(num_bytes + place, sum(sizes))
+            num_bytes += size
             if count:
                 np.array([tokenizer.special.eos], dtype).tofile(file)
                 borders.append(borders[-1] + count + 1)
@@ -85,14 +96,30 @@ def write_corpus(folder: Path, find: Callable[[], Sequence[Path]], tokenizer: To
     partial.replace(folder / _FACTS_NAME)
 
 
-def _tokenise(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
+def _tokenise(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
+    """Tokens of a file by pieces, each with the place in the file, in bytes, that has been read up to."""
     try:
-        with path.open(encoding="utf-8") as file:
-            # whole lines; a piece may be longer by one
-            while lines := file.readlines(_PIECE_CHARS):
-                yield tokenizer.encode("".join(lines))
+        with path.open("rb") as raw, TextIOWrapper(raw, encoding="utf-8") as file:
+            for piece in _pieces(file):
+                yield tokenizer.encode(piece), raw.tell()
     except UnicodeDecodeError as error:
         raise ConfigError(f"pretrain.curriculum.text must find UTF-8 text, got {path}: {error.reason}") from error
+    except OSError as error:
+        raise ConfigError(f"pretrain.curriculum.text must find files that can be read, got {error}") from error
+
+
+def _pieces(file: TextIOWrapper) -> Iterator[str]:
+    """Whole lines; one that is longer than a piece is cut."""
+    lines: list[str] = []
+    num_chars = 0
+    while line := file.readline(_PIECE_CHARS):
+        lines.append(line)
+        num_chars += len(line)
+        if num_chars >= _PIECE_CHARS:
+            yield "".join(lines)
+            lines, num_chars = [], 0
+    if lines:
+        yield "".join(lines)
 
 
 class Corpus:

@@ -187,6 +187,21 @@ def test_what_the_user_can_mend_is_one_line_and_code_2(
     assert not (tmp_path / "runs").exists()
 
 
+def test_text_that_is_none_is_told_before_anything_starts(capsys, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("segue.actors.run._check_environment", lambda *_: None)
+    # no actor, no Ray
+    monkeypatch.setattr("segue.actors.run.supervised", None)
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.txt").write_bytes(b"text\xff")
+    stage = "{length_mix:{256:1.0},text_share:0.5,tokens_per_step:512,max_steps:2,eval_every:1}"
+    arguments = [f"pretrain.curriculum.stages=[{stage}]", "pretrain.curriculum.text=*.txt", "run.dir=new"]
+    assert main(["pretrain", "experiment=curriculum", *arguments]) == 2
+    expected = f"pretrain.curriculum.text must find UTF-8 text, got {tmp_path}/b.txt: invalid start byte"
+    assert capsys.readouterr().err == f"segue: {expected}\n"
+    assert not (tmp_path / "new").exists()
+
+
 HEADER = "defaults:\n- base_config\n- _self_\n"
 
 

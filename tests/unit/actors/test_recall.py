@@ -44,7 +44,7 @@ def make_run(folder: Path) -> SegueConfig:
     )
     (folder / "groups").mkdir()
     (folder / "held_out").mkdir()
-    prepare_corpus(config, folder / "text")
+    prepare_corpus(config, folder / "none", folder / "text", lambda _: None)
     return config
 
 

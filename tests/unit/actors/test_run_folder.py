@@ -85,6 +85,23 @@ def test_a_run_that_never_began_leaves_its_folder_free_for_other_values(tmp_path
     assert not given.config.exists()
 
 
+def test_text_is_the_runs_when_it_begins_and_nobodys_where_it_never_does(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    # what a killed launch left is not foreign, and not taken
+    folder.text_draft.mkdir(parents=True)
+    folder.open("pretrain")
+    assert not folder.text_draft.exists()
+    folder.text_draft.mkdir()
+    folder.close()
+    assert not folder.text_draft.exists()
+    folder.open("pretrain")
+    folder.text_draft.mkdir()
+    (folder.text_draft / "tokens.bin").write_text("it")
+    folder.begin(SegueConfig(), {**LAUNCH, "command": "pretrain"})
+    assert (folder.text / "tokens.bin").is_file() and not folder.text_draft.exists()
+    folder.close()
+
+
 @pytest.mark.parametrize(
     "result", [None, "checkpoints/step-00000001", "groups/train-0000000.0.safetensors", "metrics.jsonl"]
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from segue.conf.errors import ConfigError
-from segue.learner.corpus import Corpus, TextSpan, find_files, write_corpus
+from segue.learner.corpus import Corpus, TextSpan, find_files, is_whole, write_corpus
 from segue.model.tokenizer.byte import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -23,7 +23,7 @@ TEXTS = {name: name * count for name, count in {"a": 5, "b": 1, "c": 17, "d": 64
 def make_corpus(folder: Path, *, num_held_out: int = 2, seed: int = 0) -> Corpus:
     for name, text in TEXTS.items():
         (folder / f"{name}.txt").write_text(text)
-    write_corpus(folder / "text", lambda: find_files(str(folder / "*.txt")), TOKENIZER)
+    write_corpus(folder / "text", find_files(str(folder / "*.txt")), TOKENIZER)
     return Corpus(folder / "text", num_held_out=num_held_out, seed=seed)
 
 
@@ -105,18 +105,15 @@ def test_one_document_at_least_is_left_to_train(tmp_path: Path) -> None:
     assert make_corpus(tmp_path, num_held_out=99).epoch_tokens > 0
 
 
-def test_a_whole_corpus_is_left_as_it_is_and_half_a_one_written_again(tmp_path: Path) -> None:
+def test_half_a_corpus_is_none_and_written_again(tmp_path: Path) -> None:
     make_corpus(tmp_path)
     folder = tmp_path / "text"
     before = (folder / "tokens.bin").read_bytes()
-
-    def refuse() -> list[Path]:
-        raise AssertionError("nobody asks for the files of a whole corpus")
-
-    write_corpus(folder, refuse, TOKENIZER)
+    assert is_whole(folder)
     (folder / "corpus.json").unlink()
     (folder / "tokens.bin").write_bytes(b"half")
-    write_corpus(folder, lambda: find_files(str(tmp_path / "*.txt")), TOKENIZER)
+    assert not is_whole(folder)
+    write_corpus(folder, find_files(str(tmp_path / "*.txt")), TOKENIZER)
     assert (folder / "tokens.bin").read_bytes() == before
 
 
@@ -130,10 +127,10 @@ def test_a_disk_that_fills_up_leaves_no_half_of_what_stands_for_the_whole(tmp_pa
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            write_corpus(tmp_path / "text", lambda: find_files(str(texts / "*.txt")), TOKENIZER)
+            write_corpus(tmp_path / "text", find_files(str(texts / "*.txt")), TOKENIZER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    write_corpus(tmp_path / "text", lambda: find_files(str(texts / "*.txt")), TOKENIZER)
+    write_corpus(tmp_path / "text", find_files(str(texts / "*.txt")), TOKENIZER)
     assert Corpus(tmp_path / "text", num_held_out=1, seed=0).epoch_tokens == 2
 
 
@@ -141,10 +138,23 @@ def test_long_files_are_tokenised_line_by_line_and_lose_nothing(tmp_path: Path) 
     lines = [f"line {number} says é\n" for number in range(120_000)]
     (tmp_path / "long.txt").write_text("".join(lines), encoding="utf-8")
     (tmp_path / "other.txt").write_text("x")
-    write_corpus(tmp_path / "text", lambda: find_files(str(tmp_path / "*.txt")), TOKENIZER)
+    write_corpus(tmp_path / "text", find_files(str(tmp_path / "*.txt")), TOKENIZER)
     tokens = np.fromfile(tmp_path / "text" / "tokens.bin", np.uint16)
     assert tokens[:-3].astype(np.uint8).tobytes().decode() == "".join(lines)
     assert tokens[-3:].tolist() == [END, ord("x"), END]
+
+
+def test_a_line_of_any_length_is_tokenised_by_pieces_and_loses_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("segue.learner.corpus._PIECE_CHARS", 10)
+    encode, given, noted = TOKENIZER.encode, [], []
+    monkeypatch.setattr(TOKENIZER, "encode", lambda text: given.append(text) or encode(text))
+    (tmp_path / "a.txt").write_text("é" * 25 + "\nand\nmore\nlines\n")
+    (tmp_path / "b.txt").write_text("x")
+    paths = find_files(str(tmp_path / "*.txt"))
+    write_corpus(tmp_path / "text", paths, TOKENIZER, lambda *place: noted.append(place))
+    # lines are kept whole where they are shorter than a piece, however they fill it
+    assert given == ["é" * 10, "é" * 10, "é" * 5 + "\nand\n", "more\nlines\n", "x"]
+    assert len(noted) == len(given) and noted == sorted(noted) and noted[-1] == (67, 67)
 
 
 @pytest.mark.parametrize(
@@ -159,4 +169,4 @@ def test_what_is_no_text_is_refused(tmp_path: Path, files: dict[str, bytes], exp
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError, match=f"pretrain.curriculum.text {expected}"):
-        write_corpus(tmp_path / "text", lambda: find_files(str(tmp_path / "*.txt")), TOKENIZER)
+        write_corpus(tmp_path / "text", find_files(str(tmp_path / "*.txt")), TOKENIZER)
