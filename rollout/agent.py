@@ -34,6 +34,9 @@ from segue.rollout.xtml import MalformedTurn
 
 logger = logging.getLogger(__name__)
 
+# key of an episode's info: why it ended as it did
+_CAUSE = "cause"
+
 
 class TaskPrefix:
     """The prompt of a task, rendered and fed once for all siblings.
@@ -181,7 +184,12 @@ class Agent:
             episode.turns.append(turn)
             if completion.finish_reason is FinishReason.length:
                 return Outcome.truncated_length
-            said = self.chat.parse_assistant(completion.token_ids)
+            try:
+                said = self.chat.parse_assistant(completion.token_ids)
+            except MalformedTurn as error:
+                # said here, since the policy's turn is what it is said of and nothing else that is read
+                episode.info[_CAUSE] = str(error)
+                return Outcome.malformed
             if not said.calls:
                 return Outcome.failure
             results, end = await self._run_calls(episode, turn, said)
@@ -269,15 +277,13 @@ async def _to_outcome(episode: Episode, conversation: Awaitable[Outcome], clock:
         if not clock.has_expired:
             raise
         return Outcome.truncated_time
-    except MalformedTurn as error:
-        outcome, cause = Outcome.malformed, str(error)
     except EnvironmentFailure as error:
         outcome, cause = Outcome.environment_error, str(error)
     except InfrastructureFailure as error:
         outcome, cause = Outcome.infrastructure_error, str(error)
     except EngineFailure as error:
         outcome, cause = Outcome.engine_error, str(error)
-    episode.info["cause"] = cause
+    episode.info[_CAUSE] = cause
     return outcome
 
 

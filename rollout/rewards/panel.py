@@ -82,7 +82,12 @@ class RewardPanel:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._value(term, episode)) for term in self._terms]
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
+            own = [e for e in errors.exceptions if not isinstance(e, InfrastructureFailure | EngineFailure)]
+            # a fault of ours is not hidden behind a term's
+            if own:
+                raise own[0] from errors
+            kind = EngineFailure if isinstance(errors.exceptions[0], EngineFailure) else InfrastructureFailure
+            raise kind("; ".join(map(str, errors.exceptions))) from errors
         values = {term.name: task.result() for term, task in zip(self._terms, tasks, strict=True)}
         by_turn = {name: value for name, value in values.items() if isinstance(value, list)}
         return Rating(

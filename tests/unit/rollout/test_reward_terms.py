@@ -32,6 +32,7 @@ from segue.rollout.rewards.user_term import UserTerm
 from segue.rollout.session import Session
 from segue.rollout.stored_group import TrajectorySummary
 from segue.rollout.trajectory import Outcome, Source, Trajectory, validate
+from segue.rollout.xtml import MalformedTurn
 
 CHAT = Chat(ByteTokenizer())
 TASK = TaskSpec(id="task", seed=11)
@@ -325,6 +326,36 @@ def test_a_failure_calls_the_other_terms_off() -> None:
     panel = panel_of(waits=waits, breaks=breaks)
     trajectory = play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel, max_attempts=1)
     assert trajectory.outcome is Outcome.infrastructure_error and ended == ["waits"]
+
+
+def test_all_terms_that_failed_are_told_and_a_fault_of_ours_is_not_hidden_behind_them(monkeypatch: Any) -> None:
+    async def breaks(_: FinishedEpisode) -> float:
+        raise KeyError("x")
+
+    def played(panel: RewardPanel) -> Trajectory:
+        return play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel, max_attempts=1)
+
+    first, second = played(panel_of(one=breaks, other=breaks)).info["cause"].split("; ")
+    assert first.startswith("reward term one: KeyError: 'x'") and second.startswith("reward term other: KeyError")
+
+    async def ours(_: FinishedEpisode) -> float:
+        raise AssertionError("ours")
+
+    named = [
+        NamedTerm(name=name, term=term, timeout_s=5.0, attempts=1)
+        for name, term in {"one": UserTerm("one", breaks), "ours": ours}.items()
+    ]
+    with pytest.raises(AssertionError, match="ours"):
+        played(RewardPanel(named))
+
+
+def test_what_cannot_be_read_of_a_record_is_not_the_policys_fault(monkeypatch: Any) -> None:
+    def read(*_: Any) -> None:
+        raise MalformedTurn("a record that we wrote")
+
+    monkeypatch.setattr("segue.rollout.agent.read_episode", read)
+    with pytest.raises(MalformedTurn, match="that we wrote"):
+        play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel_of(one=lambda _: 1.0))
 
 
 def test_every_end_but_infrastructures_is_rated() -> None:
