@@ -8,6 +8,9 @@ from segue.actors.recorder import Sink, Values
 
 _Event = tuple[str, int, Values]
 
+# a logger that hangs must not fill the memory of a long run: some hundred megabytes at most
+_MOST_WAITING = 10_000
+
 # for what was written to be taken up, at the end of a run
 CLOSE_TIMEOUT_S = 90.0
 
@@ -15,7 +18,8 @@ CLOSE_TIMEOUT_S = 90.0
 class BackgroundSink:
     """Opens another sink, writes to it and closes it, in order, while the run goes on.
 
-    What the other one raises ends it and is told once; what follows is not written to it.
+    What the other one raises ends it and is told once; what follows is not written to it. One that falls too far behind
+    is left alone likewise: a run does not wait for its loggers.
 
     Args:
         name: of the logger, for the user.
@@ -37,6 +41,7 @@ class BackgroundSink:
         self._say = say
         self._close_timeout_s = close_timeout_s
         self._events: SimpleQueue[_Event | str] = SimpleQueue()
+        self._is_left = False
         self._untold: SimpleQueue[str] = SimpleQueue()
         # a logger that hangs must not keep the process
         self._thread = Thread(target=self._work, name=f"segue-{name}", daemon=True)
@@ -45,12 +50,19 @@ class BackgroundSink:
     def write(self, kind: str, step: int, values: Values) -> None:
         """See `recorder.Sink`."""
         self._tell()
-        if self._thread.is_alive():
+        if self._is_left or not self._thread.is_alive():
+            return
+        if self._events.qsize() < _MOST_WAITING:
             self._events.put((kind, step, dict(values)))
+        else:
+            self._is_left = True
+            self._say(f"{self._name} is {_MOST_WAITING} writes behind and is left alone; metrics.jsonl has everything")
 
     def close(self, status: str) -> None:
         """See `recorder.Sink`; waits for what was written, but not for ever."""
         self._events.put(status)
+        if self._is_left:
+            return
         self._thread.join(self._close_timeout_s)
         self._tell()
         if self._thread.is_alive():

@@ -216,6 +216,30 @@ def test_a_logger_that_hangs_is_left_alone_at_the_end() -> None:
     assert said == ["on the way", "wandb has not taken everything up after 0 s and is left alone"]
 
 
+def test_a_logger_that_falls_far_behind_is_left_alone_and_holds_up_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segue.actors.background_sink._MOST_WAITING", 3)
+    said: list[str] = []
+    free, ended = Event(), Event()
+    steps: list[int] = []
+
+    class Slow:
+        def write(self, kind: str, step: int, values: Values) -> None:
+            free.wait(60.0)
+            steps.append(step)
+
+        def close(self, status: str) -> None:
+            ended.set()
+
+    sink = BackgroundSink("wandb", lambda say: Slow(), said.append)
+    for step in range(8):
+        sink.write("step", step, {})
+    sink.close("finished")
+    assert said == ["wandb is 3 writes behind and is left alone; metrics.jsonl has everything"]
+    free.set()
+    # what it had is not lost
+    assert ended.wait(60.0) and steps[:3] == [0, 1, 2] and len(steps) <= 4
+
+
 def test_online_without_an_account_is_said_and_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
