@@ -3,7 +3,7 @@
 from segue.conf.errors import ConfigError
 from segue.conf.schema import LossKind, SegueConfig
 from segue.envs.errors import EnvironmentSetupError
-from segue.envs.user_module import import_user_module
+from segue.envs.user_module import find_user_object
 from segue.learner.user_loss import check_user_loss
 
 _KEY = "learner.loss.custom.function"
@@ -31,13 +31,11 @@ def check_loss(config: SegueConfig) -> None:
 
 
 def import_user_loss(config: SegueConfig) -> None:
-    """Import the module that the configuration names, if it names one, so that the learner finds it.
+    """Import what the configuration names, if it names a loss of the user's, so that the learner finds it.
 
     Raises:
-        EnvironmentSetupError: it is nowhere.
-        Exception: whatever it raises itself.
+        EnvironmentSetupError: it is nowhere, or cannot be imported.
     """
     function = config.learner.loss.custom.function
     if config.learner.loss.kind is LossKind.custom and function is not None:
-        module, _, _ = function.partition(":")
-        import_user_module(module, config.env.import_folder, named_by=f"{_KEY}={function}")
+        find_user_object(function, config.env.import_folder, named_by=f"{_KEY}={function}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from segue.conf.reward_term import RewardTermSpec
 from segue.envs.errors import EnvironmentSetupError, InfrastructureFailure, boundary
-from segue.envs.user_module import import_user_module
+from segue.envs.user_module import find_user_object
 from segue.rollout.rewards.term import FinishedEpisode
 
 
@@ -46,18 +46,8 @@ def find_user_term(spec: RewardTermSpec, folder: str | None) -> Callable[..., An
     Raises:
         EnvironmentSetupError: it is not there, cannot be called, or not with these arguments.
     """
-    module_name, _, attribute = spec.term.partition(":")
     named_by = f"{spec.path}.term={spec.term}"
-    try:
-        found: Any = import_user_module(module_name, folder, named_by=named_by)
-    except EnvironmentSetupError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise EnvironmentSetupError(f"{named_by} cannot be imported: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise EnvironmentSetupError(f"{named_by} names {attribute}, which module {module_name} has not")
-        found = getattr(found, part)
+    found = find_user_object(spec.term, folder, named_by=named_by)
     if not callable(found):
         raise EnvironmentSetupError(f"{named_by} must name a function or a class, got {found!r:.200}")
     given = () if inspect.isclass(found) else ("the episode",)
