@@ -101,6 +101,7 @@ class Controller:
         config: SegueConfig,
         phase: Phase,
         *,
+        stages: Stages,
         folder: RunFolder,
         store: CheckpointStore,
         pool: RolloutPool,
@@ -127,10 +128,10 @@ class Controller:
         self._lineage = lineage
         self._initial_model = initial_model
         self._started = started
-        self._stages = Stages(config, phase.stages, phase.num_steps)
+        self._stages = stages
         self._stage_meter = StageMeter(
             config,
-            self._stages,
+            stages,
             folder=folder,
             pool=pool,
             learners=learners,

@@ -132,6 +132,7 @@ def _launch(
         controller = Controller(
             config,
             phase,
+            stages=stages,
             folder=folder,
             store=store,
             pool=pool,

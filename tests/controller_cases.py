@@ -18,6 +18,7 @@ from segue.actors.process_meter import ProcessMeter
 from segue.actors.recorder import JsonlSink, Recorder
 from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder
+from segue.actors.stages import Stages
 from segue.conf.load import load_config
 from segue.conf.schema import SegueConfig
 
@@ -95,9 +96,11 @@ def launch(
     lineage = Lineage.of_launches(folder.read_launches())
     recorder = Recorder(JsonlSink(folder.metrics), [listener])
     recorder.begin_incarnation(lineage.incarnation, step)
+    phase = make_phase(config, kind)
     controller = Controller(
         config,
-        make_phase(config, kind),
+        phase,
+        stages=Stages(config, phase.stages, phase.num_steps),
         folder=folder,
         store=store,
         pool=pool,
