@@ -56,7 +56,7 @@ def make_run(
         optimizer = OptimizerConfig(kind=OptimizerKind.muon, lr=1e-2, warmup_steps=0, muon=MuonConfig(qk_clip=qk_clip))
     loss, advantage = LossConfig(), AdvantageConfig()
     if has_critic:
-        loss, advantage = LossConfig(kind=LossKind.ppo_clip), AdvantageConfig(kind=AdvantageKind.turn_gae)
+        loss, advantage = LossConfig(kind=LossKind.ppo_clip), AdvantageConfig(kind=AdvantageKind.turn_gae, whiten=True)
     if is_by_sequence:
         loss = LossConfig(
             kind=LossKind.gspo,
@@ -75,7 +75,7 @@ def make_run(
             balance=BalanceConfig(live=is_live),
             loss=loss,
             advantage=advantage,
-            critic=CriticConfig(warmup_steps=1, lr_ratio=2.0, clip=0.01),
+            critic=CriticConfig(coefficient=0.5, warmup_steps=1, lr_ratio=2.0, clip=0.01),
         ),
         train=TrainConfig(steps=10, max_staleness=1 if has_critic else 0),
         pretrain=PretrainConfig(steps=12, optimizer=OptimizerConfig(lr=1e-2, warmup_steps=2)),
