@@ -3,6 +3,7 @@
 A file of another form was written by another version of Segue, or by hand: it is told before anything is taken up.
 """
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,8 +81,20 @@ class _ControllerState:
 _FORM = TypeAdapter(_ControllerState)
 
 
+def _without_info(value: dict[str, Any]) -> dict[str, Any]:
+    """Environments put any values there."""
+    return value | {"info": {}} if isinstance(value.get("info"), dict) else value
+
+
 def misfit(text: bytes) -> str | None:
     """What of a state's JSON has not its form; None where all has."""
+    try:
+        # the form's own reader takes less than the writer writes: no half of a surrogate pair, and no deep values
+        state = json.loads(text, object_hook=_without_info)
+        text = json.dumps(state, ensure_ascii=False).encode(errors="replace")
+    except (ValueError, RecursionError):
+        # it names what is wrong
+        pass
     try:
         _FORM.validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:

@@ -159,13 +159,15 @@ def _launch(
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM:
                 raise _no_room(folder.path, error) from error
             if not folder.launches.is_file():
-                raise RunError(f"run folder must stay while its run goes on, got {folder.path} deleted") from error
+                raise _deleted(folder.path) from error
             raise
         except OSError as error:
             status = f"failed: {error}"
-            raise _no_room(folder.path, error) from error
+            raise (_no_room(folder.path, error) if folder.launches.is_file() else _deleted(folder.path)) from error
         finally:
-            if folder.forget_beginning():
+            if not folder.launches.is_file():
+                view.say(f"{status} after step {controller.step}")
+            elif folder.forget_beginning():
                 view.say(f"{status} before the first result; give the command again, with other values if you like")
             elif status != "finished":
                 view.say(f"{status} after step {controller.step}; segue {kind.value} run.dir={folder.path} goes on")
@@ -234,6 +236,10 @@ def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: 
     except OSError as error:
         folder.forget_beginning()
         raise _no_room(folder.path, error) from error
+
+
+def _deleted(path: Path) -> RunError:
+    return RunError(f"run folder must stay while its run goes on, got {path} deleted")
 
 
 def _no_room(path: Path, error: Exception) -> RunError:

@@ -134,7 +134,7 @@ class RunFolder:
         if self._lock is None:
             return
         shutil.rmtree(self.text_draft, ignore_errors=True)
-        if self._is_new and [path.name for path in self.path.iterdir()] == [LOCK_NAME]:
+        if self._is_new and self.path.is_dir() and [path.name for path in self.path.iterdir()] == [LOCK_NAME]:
             (self.path / LOCK_NAME).unlink()
             self.path.rmdir()
         self._lock.close()

@@ -73,14 +73,14 @@ def write_corpus(
     borders = [0]
     names = []
     sizes = [path.stat().st_size for path in paths]
-    num_bytes = 0
+    num_bytes, total_bytes = 0, sum(sizes)
     with (folder / _TOKENS_NAME).open("wb") as file:
         for path, size in zip(paths, sizes, strict=True):
             count = 0
             for ids, place in _tokenise(path, tokenizer):
                 np.array(ids, dtype).tofile(file)
                 count += len(ids)
-                note(num_bytes + place, sum(sizes))
+                note(num_bytes + place, total_bytes)
             num_bytes += size
             if count:
                 np.array([tokenizer.special.eos], dtype).tofile(file)

@@ -15,10 +15,18 @@ MIN_MULTIPLICATIONS = 400
 """Matrices that take fewer are multiplied by loops of torch's own."""
 
 
+def linear(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
+    """`x_NI @ weight_OI.T`, [N, O]; carries gradient.
+
+    By torch's own name: ZeRO's stage 3 puts another function there, which does not hold the gathered weight until the
+    backward.
+    """
+    return F.linear(_with_rows(x_NI, _whole_blocks(len(x_NI))), weight_OI)[: len(x_NI)]
+
+
 def product(x_NI: Tensor, matrix_IO: Tensor) -> Tensor:
     """`x_NI @ matrix_IO`, [N, O]; carries gradient."""
-    num_rows = len(x_NI)
-    return torch.mm(_with_rows(x_NI, -(-num_rows // ROW_BLOCK) * ROW_BLOCK), matrix_IO)[:num_rows]
+    return torch.mm(_with_rows(x_NI, _whole_blocks(len(x_NI))), matrix_IO)[: len(x_NI)]
 
 
 def batched_product(x_BNI: Tensor, matrix_BIO: Tensor) -> Tensor:
@@ -26,6 +34,10 @@ def batched_product(x_BNI: Tensor, matrix_BIO: Tensor) -> Tensor:
     num_rows, per_row = x_BNI.shape[1], matrix_BIO.shape[1] * matrix_BIO.shape[2]
     num_blocks = max(-(-num_rows // ROW_BLOCK), -(-MIN_MULTIPLICATIONS // max(1, per_row * ROW_BLOCK)))
     return torch.bmm(_with_rows(x_BNI, num_blocks * ROW_BLOCK), matrix_BIO)[:, :num_rows]
+
+
+def _whole_blocks(num_rows: int) -> int:
+    return -(-num_rows // ROW_BLOCK) * ROW_BLOCK
 
 
 def _with_rows(x: Tensor, num_rows: int) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segue.kernels.common.product import product
+from segue.kernels.common.product import linear
 
 
 def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -16,7 +16,7 @@ def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
     if x.is_cuda and x.dtype is weight.dtype is torch.bfloat16:
         return _WideLinear.apply(x, weight) if torch.is_grad_enabled() else _product(x, weight)
     wide = torch.promote_types(x.dtype, torch.float32)
-    return product(x.to(wide), weight.to(wide).t())
+    return linear(x.to(wide), weight.to(wide))
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segue.kernels.common.product import product
+from segue.kernels.common.product import linear
 from segue.kernels.norm.op import rms_norm
 
 JOINT_MAX_NUMEL = 1 << 20
@@ -23,7 +23,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, num_inputs] to [T, num_outputs]."""
-        return product(x, self.weight.t())
+        return linear(x, self.weight)
 
 
 class Weighted(Protocol):
@@ -118,10 +118,10 @@ class JointLinear:
         """[T, num_inputs] to the products in order, side by side in one tensor where joint."""
         if self._matrix is not None:
             sizes = [len(part.weight) for part in self._linears]
-            products = iter(product(x, self._matrix.t()).split(sizes, dim=-1))
+            products = iter(linear(x, self._matrix).split(sizes, dim=-1))
             return tuple(next(products) if isinstance(part, Linear) else part(x) for part in self._maps)
         if self._is_small and x.dtype.itemsize >= torch.float32.itemsize:
-            return product(x, self.derived().t()).split(self._sizes, dim=-1)
+            return linear(x, self.derived()).split(self._sizes, dim=-1)
         return tuple(part(x) for part in self._maps)
 
 

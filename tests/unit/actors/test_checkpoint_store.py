@@ -3,10 +3,14 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import pytest
+from actor_cases import make_group, write_group
 
+from segue.actors.buffer import Buffer
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
 from segue.actors.errors import RunError
 from segue.actors.replacement import finish_replacements
@@ -23,6 +27,21 @@ def write_weights(folder: Path) -> None:
 
 def save(store: CheckpointStore, step: int) -> None:
     store.save(step, {"step": step}, lambda folder: (folder / "rank-0.bin").write_bytes(b"weights %d" % step) and None)
+
+
+@pytest.mark.parametrize(
+    "odd", ["\udcff", reduce(lambda inner, _: [inner], range(250), [])], ids=["half a pair", "deep"]
+)
+def test_what_an_environment_tells_of_an_episode_may_be_anything_that_json_holds(tmp_path: Path, odd: object) -> None:
+    store = make_store(tmp_path)
+    buffer = Buffer(tmp_path, max_uses=1)
+    record = write_group(tmp_path, make_group(0))
+    episode = replace(record.episodes[0], info={"cause": odd})
+    buffer.add(replace(record, episodes=(episode, *record.episodes[1:])))
+    store.save(1, {"step": 1, "buffer": buffer.state()}, write_weights)
+    step, state, damaged = store.load_newest()
+    assert (step, damaged) == (1, [])
+    assert state["buffer"]["entries"][0]["record"]["episodes"][0]["info"] == {"cause": odd}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The run folder: one process at a time, one command, files that appear whole."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,15 @@ def test_a_folder_stores_the_configuration_and_takes_one_process_at_a_time(tmp_p
     second.open("train")
     assert load_stored_config(tmp_path / "run") == config
     second.close()
+
+
+def test_a_folder_that_was_deleted_can_be_closed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.open("train")
+    folder.begin(load_config([]), LAUNCH)
+    shutil.rmtree(folder.path)
+    folder.close()
+    assert not folder.path.exists()
 
 
 def test_a_folder_of_another_command_is_refused(tmp_path: Path) -> None:

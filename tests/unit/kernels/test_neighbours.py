@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from segue.kernels.attn_res.op import attn_res_mix
-from segue.kernels.common.product import product
+from segue.kernels.common.product import linear
 from segue.kernels.kda.op import kda, kda_step
 from segue.kernels.mla.decode import absorbed_decode
 from segue.kernels.mla.op import mla_attention
@@ -51,7 +51,7 @@ def subsets(size: int) -> list[Tensor]:
 
 
 def multiply(x: Tensor, num_outputs: int) -> Tensor:
-    return product(x, draw(num_outputs, x.shape[1]).t())
+    return linear(x, draw(num_outputs, x.shape[1]))
 
 
 def rows_of_routes(logits: Tensor) -> Tensor:
