@@ -7,8 +7,6 @@ at least float32. A row's result depends on that row alone.
 import torch
 from torch import Tensor
 
-from segue.kernels.common.product import product
-
 
 def sample(logits_NY: Tensor, noise_N: Tensor) -> tuple[Tensor, Tensor]:
     """Draw a token a row by inverting the distribution function at the row's noise.
@@ -45,19 +43,6 @@ def draw(logits_NY: Tensor, noise_N: Tensor, is_greedy_N: Tensor) -> tuple[Tenso
     ids_N1.clamp_(max=logits_NY.shape[-1] - 1)
     ids_N1 = torch.where(is_greedy_N[:, None], shifted_NY.argmax(-1, keepdim=True), ids_N1)
     return ids_N1[:, 0], _logprob(shifted_NY, ids_N1, total_N1)
-
-
-def wide_logits(hidden_ND: Tensor, head_YD: Tensor, temperature_N: Tensor) -> Tensor:
-    """Logits over temperatures, at least float32, [N, Y], to rounding in the learner's order of operations.
-
-    On a GPU the exact products of bf16 are summed in float32, without a wide copy of the head.
-    """
-    if hidden_ND.is_cuda and hidden_ND.dtype is torch.bfloat16:
-        logits_NY = torch.mm(hidden_ND, head_YD.t(), out_dtype=torch.float32)
-        return logits_NY.div_(temperature_N[:, None])
-    wide = torch.promote_types(hidden_ND.dtype, torch.float32)
-    # the learner's order (kernels/head): divide the hidden row, then multiply
-    return product(hidden_ND.to(wide) / temperature_N[:, None].to(wide), head_YD.to(wide).t())
 
 
 def truncate(logits_NY: Tensor, *, top_p: float, top_k: int | None) -> Tensor:

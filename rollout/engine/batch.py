@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segue.model.inputs import PackedInputs
+from segue.model.logits import wide_logits
 from segue.model.pool import PooledState, StatePool
 from segue.rollout.engine.base import EngineFailure
 from segue.rollout.engine.request import Request
 from segue.rollout.engine.tape import Tape
 from segue.rollout.noise import uniform
-from segue.rollout.sampling import sample, take_best, truncate, wide_logits
+from segue.rollout.sampling import sample, take_best, truncate
 from segue.rollout.trajectory import PolicyVersion
 
 _TAPE_STEPS = 64

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from segue.model.inputs import PackedInputs
 from segue.model.layers.linear import join_weights, refresh_derived
+from segue.model.logits import wide_logits
 from segue.model.network import SegueModel
 from segue.model.pool import PooledState, StatePool, StepStates, StepTensors
 from segue.model.routing import Routing
 from segue.rollout.engine.batch import DecodeBatch
 from segue.rollout.engine.stats import EngineStats
-from segue.rollout.sampling import draw, wide_logits
+from segue.rollout.sampling import draw
 
 _ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 """Sizes of steps; beyond the last, its multiples."""
