@@ -63,12 +63,10 @@ def _with_id(given: list[str]) -> list[str]:
     named = [*ids, *(text for text in given if text.startswith("env.id="))]
     if len(named) > 1:
         raise ConfigError(f"id must be one, got {', '.join(named)}")
-    return [_override(text) if text in ids else text for text in given]
+    # Hydra loads here and not for --help
+    from segue.conf.load import text_override
 
-
-def _override(env_id: str) -> str:
-    quoted = env_id.replace('"', '\\"')
-    return f'env.id="{quoted}"'
+    return [text_override("env.id", text) if text in ids else text for text in given]
 
 
 def _table(report: Iterable[Finding]) -> Table:

@@ -27,8 +27,9 @@ def main(argv: list[str]) -> int:
     arguments = parse(build_parser(), argv)
     # Hydra loads here and not for --help
     from segue.actors.cli.command_line import compose, run_jobs
+    from segue.conf.load import absolute_path
 
-    out = None if arguments.out is None else arguments.out.absolute()
+    out = None if arguments.out is None else Path(absolute_path(Path.cwd(), str(arguments.out)))
     if out is not None and out.exists():
         raise ConfigError(f"--out must not exist, got {out}")
     if arguments.multirun:
