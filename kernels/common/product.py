@@ -21,26 +21,22 @@ def linear(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
     By torch's own name: ZeRO's stage 3 puts another function there, which does not hold the gathered weight until the
     backward.
     """
-    return F.linear(_with_rows(x_NI, _whole_blocks(len(x_NI))), weight_OI)[: len(x_NI)]
+    return F.linear(_by_fours(x_NI), weight_OI)[: len(x_NI)]
 
 
 def product(x_NI: Tensor, matrix_IO: Tensor) -> Tensor:
     """`x_NI @ matrix_IO`, [N, O]; carries gradient."""
-    return torch.mm(_with_rows(x_NI, _whole_blocks(len(x_NI))), matrix_IO)[: len(x_NI)]
+    return torch.mm(_by_fours(x_NI), matrix_IO)[: len(x_NI)]
 
 
 def batched_product(x_BNI: Tensor, matrix_BIO: Tensor) -> Tensor:
     """`torch.bmm`, [B, N, O]; carries gradient."""
-    num_rows, per_row = x_BNI.shape[1], matrix_BIO.shape[1] * matrix_BIO.shape[2]
-    num_blocks = max(-(-num_rows // ROW_BLOCK), -(-MIN_MULTIPLICATIONS // max(1, per_row * ROW_BLOCK)))
-    return torch.bmm(_with_rows(x_BNI, num_blocks * ROW_BLOCK), matrix_BIO)[:, :num_rows]
+    least = -(-MIN_MULTIPLICATIONS // max(1, matrix_BIO.shape[1] * matrix_BIO.shape[2]))
+    return torch.bmm(_by_fours(x_BNI, least), matrix_BIO)[:, : x_BNI.shape[1]]
 
 
-def _whole_blocks(num_rows: int) -> int:
-    return -(-num_rows // ROW_BLOCK) * ROW_BLOCK
-
-
-def _with_rows(x: Tensor, num_rows: int) -> Tensor:
-    """With rows of zeros up to that number, on a CPU."""
-    missing = num_rows - x.shape[-2]
+def _by_fours(x: Tensor, least: int = 0) -> Tensor:
+    """On a CPU with rows of zeros behind its own, up to a multiple of `ROW_BLOCK` that is no less than `least`."""
+    num_rows = x.shape[-2]
+    missing = -(-max(num_rows, least) // ROW_BLOCK) * ROW_BLOCK - num_rows
     return x if x.is_cuda or not missing else F.pad(x, (0, 0, 0, missing))

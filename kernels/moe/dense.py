@@ -8,7 +8,7 @@ Letters: T tokens, E experts, k chosen experts, L expert input width, F expert h
 import torch
 from torch import Tensor
 
-from segue.kernels.common.product import batched_product, product
+from segue.kernels.common.product import batched_product, linear
 from segue.kernels.situ.pointwise import Caps, gated_forward
 
 
@@ -18,7 +18,7 @@ def dense_experts(
     """Weighted sum of each token's experts [T, L]; see `segue.kernels.moe.op.experts`."""
     dtype = torch.promote_types(z.dtype, torch.float32)
     num_tokens, (num_experts, hidden, _) = z.shape[0], w1.shape
-    gate, up = (product(z, matrix.flatten(0, 1).t()).to(dtype) for matrix in (w1, w3))
+    gate, up = (linear(z, matrix.flatten(0, 1)).to(dtype) for matrix in (w1, w3))
     hidden_TEF = gated_forward(gate, up, caps).view(num_tokens, num_experts, hidden)
     weights_TE = hidden_TEF.new_zeros(num_tokens, num_experts).scatter_add_(1, expert_ids, weights.to(dtype))
     hidden_ETF = hidden_TEF.mul_(weights_TE.unsqueeze(-1)).to(z.dtype).transpose(0, 1)

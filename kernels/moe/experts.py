@@ -127,10 +127,7 @@ def _is_padding_cheap(counts: list[int]) -> bool:
 
 def _per_expert(x_BI: Tensor, weights_IO: Sequence[Tensor], sizes: list[int]) -> Tensor:
     """Product of the rows of each expert with its matrix."""
-    out_BO = x_BI.new_empty(x_BI.shape[0], weights_IO[0].shape[1])
-    for x_SI, weight_IO, out_SO in zip(x_BI.split(sizes), weights_IO, out_BO.split(sizes), strict=True):
-        out_SO.copy_(product(x_SI, weight_IO))
-    return out_BO
+    return torch.cat([product(*pair) for pair in zip(x_BI.split(sizes), weights_IO, strict=True)])
 
 
 def _add_per_expert(sums: Sequence[Tensor], lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> None:
