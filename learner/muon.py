@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segue.learner.muon_plan import Blocks, Bucket, Part, Plan, Shard, plan_updates
+from segue.learner.muon_plan import Blocks, Bucket, Part, Plan, Shard, numel, plan_updates
 
 MOMENTUM = "momentum_buffer"
 """What Muon keeps of each of its parameters."""
@@ -126,7 +126,7 @@ class Muon(torch.optim.AdamW):
         # a bucket's directions travel back while the next one's are computed
         directions = _one_ahead(self._directions(plan.buckets, look_ahead, grad[:0], group["ns_steps"]))
         for bucket, arrive in zip(plan.buckets, directions, strict=True):
-            own = arrive().split([_numel(part.held) for part in bucket.parts])
+            own = arrive().split([numel(part.held) for part in bucket.parts])
             for part, direction in zip(bucket.parts, own, strict=True):
                 self._add(values[part.held], part, direction, group)
         for part in plan.whole:
@@ -152,7 +152,7 @@ class Muon(torch.optim.AdamW):
         for bucket, arrive in zip(buckets, _one_ahead(gathers), strict=True):
             arrived = arrive()
             matrices = torch.empty_like(arrived)
-            sizes = [_numel(place) for place in bucket.places]
+            sizes = [numel(place) for place in bucket.places]
             for place, part in zip(bucket.places, arrived.split(sizes), strict=True):
                 matrices[place] = part
             batches = matrices.split([n * r * c for n, r, c in bucket.matrices])
@@ -174,7 +174,3 @@ class Muon(torch.optim.AdamW):
 def _one_ahead(items: Iterator[Item]) -> Iterator[Item]:
     """The same, each drawn before the one in front of it is used."""
     return (item for item, _ in pairwise(chain(items, [None])))  # type: ignore[misc]
-
-
-def _numel(place: slice) -> int:
-    return int(place.stop - place.start)

@@ -89,6 +89,11 @@ def plan_updates(
     }
 
 
+def numel(place: slice) -> int:
+    """Elements of a place."""
+    return int(place.stop - place.start)
+
+
 @dataclass(slots=True)
 class _Draft:
     parts: list[tuple[int, Part]] = field(default_factory=list)
@@ -104,9 +109,9 @@ class _Draft:
     def finished(self, num_ranks: int) -> Bucket:
         num_sent, num_received = [0] * num_ranks, [0] * num_ranks
         for owner, part in self.parts:
-            num_sent[owner] += part.held.stop - part.held.start
+            num_sent[owner] += numel(part.held)
         for holder, place in self.places:
-            num_received[holder] += place.stop - place.start
+            num_received[holder] += numel(place)
         return Bucket(
             # both sides in the order of the matrices, since sorting is stable
             parts=[part for _, part in sorted(self.parts, key=lambda entry: entry[0])],
