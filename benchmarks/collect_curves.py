@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from collect_runs import GIGABYTES, MINUTES, common_commit
+from collect_runs import GIGABYTES, MINUTES, common_commit, split_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from report import Row, write_report
@@ -58,11 +58,7 @@ def seed_rows(name: str, summary: dict[str, Any], demonstrated: float) -> list[R
             rows.append(
                 Row(name=f"{name}: {check}, sampled, {when}", value=modes[SAMPLED_MODE]["checks"][check], unit="")
             )
-    for mode in sorted(set(after) - {SAMPLED_MODE, GREEDY_MODE}):
-        rows.append(Row(name=f"{name}: sampled success after, {mode}", value=after[mode]["success"], unit=""))
-    for kind, result in sorted(after[SAMPLED_MODE]["success_by_class"].items()):
-        rows.append(Row(name=f"{name}: sampled success after, {kind}", value=result["success"], unit=""))
-    return [*rows, *cost_rows(name, summary)]
+    return [*rows, *split_rows(name, after), *cost_rows(name, summary)]
 
 
 def training_curve(folder: Path) -> list[float]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from report import Row, write_report
 
+from segue.conf.rules import GREEDY_MODE, SAMPLED_MODE
+
 MINUTES, GIGABYTES = 60.0, 1e9
 
 
@@ -32,11 +34,16 @@ def rows_of(name: str, summary: dict[str, Any]) -> list[Row]:
     for when, modes in (("before", before), ("after", after)):
         right_rows = modes["sampled"]["checks"]["query_correct"]
         rows.append(Row(name=f"{name}: right rows returned, sampled, {when}", value=right_rows, unit=""))
-    for mode in sorted(set(after) - {"sampled", "greedy"}):
-        rows.append(Row(name=f"{name}: sampled success after, {mode}", value=after[mode]["success"], unit=""))
-    for kind, result in sorted(after["sampled"]["success_by_class"].items()):
-        rows.append(Row(name=f"{name}: sampled success after, {kind}", value=result["success"], unit=""))
-    return rows
+    return [*rows, *split_rows(name, after)]
+
+
+def split_rows(name: str, after: dict[str, Any]) -> list[Row]:
+    """Sampled success after a run on each variant of the tasks, and on each class of them."""
+    variants = [(mode, after[mode]) for mode in sorted(set(after) - {SAMPLED_MODE, GREEDY_MODE})]
+    return [
+        Row(name=f"{name}: sampled success after, {part}", value=result["success"], unit="")
+        for part, result in [*variants, *sorted(after[SAMPLED_MODE]["success_by_class"].items())]
+    ]
 
 
 def common_commit(summaries: dict[str, dict[str, Any]], *, allow_dirty: bool) -> str:

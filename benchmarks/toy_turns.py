@@ -113,20 +113,22 @@ def play(
         make_trajectory(tokens_T, logprob_T, index % group_size, step)
         for index, (tokens_T, logprob_T) in enumerate(zip(tokens_NT, logprob_NT, strict=True))
     ]
+    return [make_group(episodes[start : start + group_size], step) for start in range(0, num, group_size)]
+
+
+def make_group(episodes: Sequence[Trajectory], step: int) -> StoredGroup:
+    """Episodes that weights of `step` played."""
     version = PolicyVersion(0, step)
-    return [
-        StoredGroup.of(
-            Group(
-                task_id="toy",
-                group_id="toy",
-                trajectories=tuple(episodes[start : start + group_size]),
-                first_version=version,
-                last_version=version,
-                made_by="toy",
-            )
+    return StoredGroup.of(
+        Group(
+            task_id="toy",
+            group_id="toy",
+            trajectories=tuple(episodes),
+            first_version=version,
+            last_version=version,
+            made_by="toy",
         )
-        for start in range(0, num, group_size)
-    ]
+    )
 
 
 def make_trajectory(tokens_T: NDArray[np.int64], logprob_T: NDArray[np.float32], index: int, step: int) -> Trajectory:

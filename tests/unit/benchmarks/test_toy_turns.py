@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from toy_turns import NUM_TURNS, WORTH, explained_variance, make_trajectory
+from toy_turns import NUM_TURNS, WORTH, explained_variance, make_group, make_trajectory
 
-from segue.rollout.stored_group import StoredGroup
-from segue.rollout.trajectory import Group, Outcome, PolicyVersion
+from segue.rollout.trajectory import Outcome
 
 # signs 0 to 3 are cheap, 4 to 7 dear; answers are tokens 8 to 11
 SIGNS = np.arange(NUM_TURNS) % 8
@@ -34,18 +33,8 @@ def test_a_wrong_answer_is_paid_nothing() -> None:
 
 
 def test_values_that_are_the_returns_explain_them_and_constant_ones_do_not() -> None:
-    version = PolicyVersion(0, 3)
     told = episode(8 + SIGNS % 4)
-    group = StoredGroup.of(
-        Group(
-            task_id="toy",
-            group_id="toy",
-            trajectories=(told,),
-            first_version=version,
-            last_version=version,
-            made_by="toy",
-        )
-    )
+    group = make_group([told], step=3)
     paid = np.array([sum(turn.reward_terms.values()) for turn in told.turns])
     values = np.repeat(paid[::-1].cumsum()[::-1], 2).astype(np.float32)
     assert explained_variance([group], [(0, 0)], values) == pytest.approx(1.0)
