@@ -3,12 +3,13 @@
 import json
 import random
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 from segue.envs.python.expert import answer_turn, program_turn
 from segue.envs.python.problem import Problem
 from segue.envs.python.program import ProgramReply, ProgramRunner
-from segue.envs.python.task import Split, check_level, make_problem
+from segue.envs.python.task import TRAINING_CLASSES, Split, check_classes, check_level, make_problem
 from segue.envs.tool import tool
 from segue.envs.tool_env import Task, ToolEnv, ToolResult
 from segue.envs.truth import PROCESS_REWARD, check_rates, grade_answer, is_fallible
@@ -40,6 +41,7 @@ class PythonEnv(ToolEnv):
         *,
         runner: ProgramRunner,
         level: int = 1,
+        classes: Sequence[str] = TRAINING_CLASSES,
         split: str = "train",
         max_calls: int = 8,
         slip_rate: float = 0.25,
@@ -50,6 +52,8 @@ class PythonEnv(ToolEnv):
         Args:
             runner: runs the programs.
             level: 1 (files of 5 to 9 lines) or 2 (100 to 200).
+            classes: of problems, some of total, highest, count_above, count_word, reverse, reorder, simulate and
+                table_total; `heldout_kinds` has its own.
             split: a member of `Split`.
             max_calls: tool calls after which an episode is truncated.
             slip_rate: probability that the fallible demonstrator writes a wrong program; in [0, 1].
@@ -60,6 +64,7 @@ class PythonEnv(ToolEnv):
         self.max_calls = max_calls
         self._runner = runner
         self._level = level
+        self._classes = check_classes(classes)
         self._split = Split(split)
         self._slip_rate = slip_rate
         self._sloppy_rate = sloppy_rate
@@ -80,7 +85,7 @@ class PythonEnv(ToolEnv):
             raise ValueError(f"reset options of python may be level and split, got {sorted(unknown)}")
         level = options.get("level", self._level)
         split = Split(options["split"]) if "split" in options else self._split
-        problem = make_problem(seed, level, split)
+        problem = make_problem(seed, level, split, self._classes)
         self._drawn_from, self._problem = (seed, level, split.value), problem
         self._last_output, self._is_output_correct = None, False
         info = {
@@ -132,7 +137,7 @@ class PythonEnv(ToolEnv):
         """Draws the problem again and goes on from what its programs came to."""
         state = json.loads(data)
         self._drawn_from = (state["seed"], state["level"], state["split"])
-        self._problem = make_problem(state["seed"], state["level"], Split(state["split"]))
+        self._problem = make_problem(state["seed"], state["level"], Split(state["split"]), self._classes)
         self._last_output, self._is_output_correct = state["last_output"], state["is_output_correct"]
 
     @property

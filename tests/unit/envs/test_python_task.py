@@ -111,6 +111,20 @@ def test_truths_of_problems_without_a_file(kind: str, text: str, truth: str) -> 
     assert problem == (kind, truth)
 
 
+def test_classes_can_be_chosen_and_held_out_ones_stay() -> None:
+    chosen = ("total", "reverse")
+    for split in (Split.train, Split.heldout_seeds, Split.heldout_phrasings):
+        assert {make_problem(seed, 1, split, chosen).kind for seed in range(40)} == set(chosen)
+    held_out = [make_problem(seed, 1, Split.heldout_kinds) for seed in range(10)]
+    assert [make_problem(seed, 1, Split.heldout_kinds, chosen) for seed in range(10)] == held_out
+
+
+@pytest.mark.parametrize("classes", [[], ["spread"], ["total", 3], "total", None])
+def test_other_classes_are_refused(classes: object) -> None:
+    with pytest.raises(ValueError, match=r"classes must be a list of some of total, highest.*, got"):
+        make_problem(0, 1, Split.train, classes)  # type: ignore[arg-type]
+
+
 def test_there_is_no_other_level() -> None:
     with pytest.raises(ValueError, match="level must be one of 1, 2, got 3"):
         make_problem(0, 3, Split.train)
