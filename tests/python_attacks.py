@@ -129,7 +129,7 @@ attempt("keyring", lambda: call(250, 0, 0, 0))
 attempt("bpf", lambda: call(321, 0, 0, 0))
 attempt("io_uring", lambda: call(425, 1, 0))
 attempt("raise limit", lambda: libc.setrlimit(6, (ctypes.c_ulong * 2)(10**4, 10**4)))
-attempt("niceness", lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
+attempt("niceness", lambda: os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1))
 """
 )
 
