@@ -14,6 +14,7 @@ Legend: T tokens, D documents.
 import glob
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -72,7 +73,8 @@ def write_corpus(
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     borders = [0]
     names = []
-    sizes = [path.stat().st_size for path in paths]
+    with _reading():
+        sizes = [path.stat().st_size for path in paths]
     num_bytes, total_bytes = 0, sum(sizes)
     with (folder / _TOKENS_NAME).open("wb") as file:
         for path, size in zip(paths, sizes, strict=True):
@@ -99,11 +101,17 @@ def write_corpus(
 def _tokenise(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
     """Tokens of a file by pieces, each with the place in the file, in bytes, that has been read up to."""
     try:
-        with path.open("rb") as raw, TextIOWrapper(raw, encoding="utf-8") as file:
+        with _reading(), path.open("rb") as raw, TextIOWrapper(raw, encoding="utf-8") as file:
             for piece in _pieces(file):
                 yield tokenizer.encode(piece), raw.tell()
     except UnicodeDecodeError as error:
         raise ConfigError(f"pretrain.curriculum.text must find UTF-8 text, got {path}: {error.reason}") from error
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"pretrain.curriculum.text must find files that can be read, got {error}") from error
 

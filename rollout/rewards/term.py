@@ -67,8 +67,7 @@ class FinishedEpisode:
     turns: tuple[SpokenTurn, ...]
     """May be empty: an environment may fail at once, a prompt fill the episode."""
     info: dict[str, Any]
-    """JSON values that the environment said of the task and of the end; the truth may be among them. Not to be
-    changed."""
+    """JSON values that the environment said of the task and of the end; the truth may be among them."""
     num_tokens: int
     """Of the whole stream."""
     num_sampled_tokens: int

@@ -1,6 +1,5 @@
 """A finished episode as text, read back from its tokens: what terms are given."""
 
-from copy import deepcopy
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +25,7 @@ def read_episode(episode: Episode, outcome: Outcome, chat: Chat) -> FinishedEpis
             text=render(chat.tokenizer, stream[start:end]),
             said=_read_turn(stream[start:end], chat),
             results=read,
-            reward_terms=dict(turn.reward_terms),
+            reward_terms=turn.reward_terms,
         )
         # nobody read the last one's
         for turn, (start, end), read in zip(episode.turns, spans, [*results, ()], strict=False)
@@ -40,8 +39,7 @@ def read_episode(episode: Episode, outcome: Outcome, chat: Chat) -> FinishedEpis
         system=system,
         user=user,
         turns=tuple(turns),
-        # the record stays as it is, whatever a term does
-        info=deepcopy(episode.info),
+        info=episode.info,
         num_tokens=len(stream),
         num_sampled_tokens=sum(end - start for start, end in spans),
     )

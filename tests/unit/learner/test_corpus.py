@@ -170,3 +170,12 @@ def test_what_is_no_text_is_refused(tmp_path: Path, files: dict[str, bytes], exp
         (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError, match=f"pretrain.curriculum.text {expected}"):
         write_corpus(tmp_path / "text", find_files(str(tmp_path / "*.txt")), TOKENIZER)
+
+
+def test_a_file_that_is_gone_meanwhile_is_no_full_disk(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("x")
+    paths = find_files(str(tmp_path / "*.txt"))
+    paths[1].unlink()
+    with pytest.raises(ConfigError, match=r"pretrain.curriculum.text must find files that can be read, got .*b\.txt"):
+        write_corpus(tmp_path / "text", paths, TOKENIZER)

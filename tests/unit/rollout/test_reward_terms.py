@@ -4,8 +4,10 @@ Values that come from a model are in `test_judge.py`.
 """
 
 import asyncio
+import math
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,27 @@ def test_what_a_term_does_to_the_episode_is_in_no_record() -> None:
     trajectory = play(PolicyEngine([turn("a")]), FakeEnvironments([solved]), panel_of(spoils=spoils))
     assert trajectory.info["rows"] == [1]
     assert trajectory.turns[0].reward_terms == {"success": 1.0}
+
+
+def test_what_a_term_does_to_the_episode_no_other_term_and_no_other_try_sees(monkeypatch: Any) -> None:
+    monkeypatch.setattr("segue.rollout.rewards.panel._PAUSE_S", 0.0)
+    seen: list[list[int]] = []
+
+    def spoiling() -> Callable[[FinishedEpisode], float]:
+        values = iter([math.nan, 0.0])
+
+        def spoils(episode: FinishedEpisode) -> float:
+            seen.append(list(episode.info["rows"]))
+            episode.info["rows"].append(2)
+            return next(values)
+
+        return spoils
+
+    solved = make_reply(reward_terms={"success": 1.0}, terminated=True, info={"is_success": True, "rows": [1]})
+    panel = panel_of(attempts=2, first=spoiling(), second=spoiling())
+    trajectory = play(PolicyEngine([turn("a")]), FakeEnvironments([solved]), panel)
+    assert trajectory.outcome_terms == {"first": 0.0, "second": 0.0}
+    assert seen == [[1]] * 4
 
 
 def test_terms_run_side_by_side_the_async_ones_in_the_loop_and_the_others_in_threads() -> None:
