@@ -9,6 +9,7 @@ What is bent, and why (docs/numerics.md has the matrix of what is supported):
 - the engine's bf16 mode stays off, since it rounds every parameter: a bf16 module comes with the few parameters that
   must stay fp32, and ZeRO keeps fp32 masters and gradient sums of the others all the same;
 - the shared-memory op, a C++ extension compiled at first use, is switched off;
+- its Muon, imported to tell whether an optimiser is one, loads torch's compiler as it is imported: a second and 45 MB a rank;
 - it takes any GPU that it sees for its own, so the device is said in DS_ACCELERATOR before it is imported.
 """
 
@@ -23,6 +24,7 @@ import deepspeed.ops
 import torch
 import torch.distributed
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime import compiler
 from deepspeed.utils import logger as deepspeed_logger
 from deepspeed.utils import (
     safe_get_full_fp32_param,
@@ -67,6 +69,8 @@ def join_ranks(rank: int, world_size: int, address: tuple[str, int], timeout_s: 
     deepspeed_logger.setLevel(logging.ERROR)
     # building it needs a compiler and takes minutes
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # what it does where torch has no compiler
+    compiler.compile = lambda: compiler.dummy_decorator
     host, port = address
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK="0", MASTER_ADDR=host, MASTER_PORT=str(port)
