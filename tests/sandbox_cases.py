@@ -1,5 +1,8 @@
 """Sandboxes with small limits, and what is left of them."""
 
+import os
+from contextlib import suppress
+
 import psutil
 
 from segue.envs.python.interpreter import EXECUTABLE
@@ -13,6 +16,9 @@ LIMITS = ProgramLimits(
 )  # fmt: skip
 
 
+_ADOPTERS = {psutil.Process(1).name(), "systemd"}
+
+
 def make_sandbox(limits: ProgramLimits = LIMITS, system_call_filter: bytes | None = None) -> BubblewrapSandbox:
     """A sandbox on the system's interpreter; the filter is the real one unless another is given."""
     return BubblewrapSandbox(
@@ -23,11 +29,16 @@ def make_sandbox(limits: ProgramLimits = LIMITS, system_call_filter: bytes | Non
 
 
 def survivors() -> list[psutil.Process]:
-    """Processes that run in a sandbox."""
+    """Processes that run in a sandbox, those of other runs on this machine left out."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if EXECUTABLE in (process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
+        # one may end while it is looked at
+        with suppress(psutil.NoSuchProcess):
+            if EXECUTABLE in (process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE:
+                parents = {parent.pid: parent.name() for parent in process.parents()}
+                # what outlived its call is ours or an orphan
+                if os.getpid() in parents or set(parents.values()) <= {"bwrap", *_ADOPTERS}:
+                    found.append(process)
     return found
 
 
