@@ -63,7 +63,10 @@ class CheckpointStore:
         partial = self._folder / f"{_PARTIAL_PREFIX}{step:08d}"
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            (partial / LEARNER_NAME).mkdir(parents=True)
+            # a run folder that was deleted is not to come back as half of one
+            self._folder.mkdir(exist_ok=True)
+            partial.mkdir()
+            (partial / LEARNER_NAME).mkdir()
             write_learner(partial / LEARNER_NAME)
             write_json(partial / CONTROLLER_NAME, controller_state)
             if self._config.is_file():
@@ -109,7 +112,10 @@ class CheckpointStore:
             kept.add(best)
         for step in steps:
             if step not in kept:
-                shutil.rmtree(self.path(step))
+                # gone at once for whoever reads it
+                doomed = self._folder / f"{_PARTIAL_PREFIX}{step:08d}"
+                self.path(step).rename(doomed)
+                shutil.rmtree(doomed)
         # the best may be far back and holds no group files: a restore that falls back to it, because the newer ones
         # are damaged, has the tasks of the groups that are gone played again
         return min(steps[-self._keep_last :], default=0)

@@ -1,5 +1,7 @@
 """A run's checkpoint as an exported model: what `segue export` does."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore
@@ -25,17 +27,6 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
     folder = RunFolder(run_folder)
     if target.exists():
         raise ConfigError(f"target must not exist, got {target}")
-    store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
-    steps = store.steps()
-    if not steps:
-        raise ConfigError(f"run must have a checkpoint, got {run_folder} without one; see train.checkpoint_every")
-    if step is not None and step not in steps:
-        raise ConfigError(f"step must be one of the checkpoints {steps} of {run_folder}, got {step}")
-    chosen = steps[-1] if step is None else step
-    fault = store.fault(chosen)
-    if fault is not None:
-        raise ConfigError(f"checkpoint must be whole, got {fault}")
-    checkpoint = store.path(chosen) / LEARNER_NAME
     launches = folder.read_launches()
     if not launches:
         raise ConfigError(f"run folder must hold {folder.launches.name}, got {run_folder} without it; put it back")
@@ -44,17 +35,36 @@ def export_run(config: SegueConfig, run_folder: Path, target: Path, *, step: int
         names = " or ".join(kind.value for kind in PhaseKind)
         raise ConfigError(f"run folder must hold a run of segue {names}, got {run_folder}, of segue {command}")
     kind = PhaseKind(command)
+    store = CheckpointStore(folder.checkpoints, keep_last=config.train.keep_checkpoints)
+    steps = store.steps()
+    if not steps:
+        raise ConfigError(f"run must have a checkpoint, got {run_folder} without one; see train.checkpoint_every")
+    if step is not None and step not in steps:
+        raise ConfigError(f"step must be one of the checkpoints {steps} of {run_folder}, got {step}")
+    chosen = steps[-1] if step is None else step
+    with _staying(store, chosen):
+        fault = store.fault(chosen)
+        if fault is not None:
+            raise ConfigError(f"checkpoint must be whole, got {fault}")
+    checkpoint = store.path(chosen) / LEARNER_NAME
     with supervised(config, run_folder, print) as fleet:
         learners = LearnerRanks(fleet, fleet.config, make_phase(config, kind).optimizer)
         fleet.start()
         learners.start(exported_model=None)
-        try:
+        with _staying(store, chosen):
             learners.ask("load", checkpoint, what=f"the learner to load {checkpoint}")
-        except RunError:
-            if checkpoint.exists():
-                raise
-            raise ConfigError(
-                f"checkpoint must stay while it is loaded, got step {chosen}, which the run has deleted meanwhile: "
-                "export again; train.keep_checkpoints says how many a run keeps"
-            ) from None
         learners.ask("export", target, what=f"the learner to export {target}")
+
+
+@contextmanager
+def _staying(store: CheckpointStore, step: int) -> Iterator[None]:
+    """Tell whatever fails over a checkpoint that its run has deleted meanwhile as that."""
+    try:
+        yield
+    except (ConfigError, RunError, OSError):
+        if store.path(step).exists():
+            raise
+        raise ConfigError(
+            f"checkpoint must stay while it is read, got step {step}, which the run has deleted meanwhile: "
+            "export again; train.keep_checkpoints says how many a run keeps"
+        ) from None

@@ -157,13 +157,13 @@ def _launch(
         except RunError as error:
             status = f"failed: {error}"
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM:
-                raise _no_room(folder.path, error) from error
+                raise _unwritable(folder.path, error) from error
             if not folder.launches.is_file():
                 raise _deleted(folder.path) from error
             raise
         except OSError as error:
             status = f"failed: {error}"
-            raise (_no_room(folder.path, error) if folder.launches.is_file() else _deleted(folder.path)) from error
+            raise (_unwritable(folder.path, error) if folder.launches.is_file() else _deleted(folder.path)) from error
         finally:
             if not folder.launches.is_file():
                 view.say(f"{status} after step {controller.step}")
@@ -217,7 +217,7 @@ def _prepare_text(folder: RunFolder, config: SegueConfig) -> None:
     try:
         prepare_corpus(config, folder.text, folder.text_draft, PatientConsole().say)
     except OSError as error:
-        raise _no_room(folder.path, error) from error
+        raise _unwritable(folder.path, error) from error
 
 
 def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: ConsoleView) -> Recorder:
@@ -235,14 +235,16 @@ def _begin(folder: RunFolder, config: SegueConfig, facts: dict[str, Any], view: 
         )
     except OSError as error:
         folder.forget_beginning()
-        raise _no_room(folder.path, error) from error
+        raise _unwritable(folder.path, error) from error
 
 
 def _deleted(path: Path) -> RunError:
     return RunError(f"run folder must stay while its run goes on, got {path} deleted")
 
 
-def _no_room(path: Path, error: Exception) -> RunError:
+def _unwritable(path: Path, error: Exception) -> RunError:
+    if not path.is_dir():
+        return _deleted(path)
     return RunError(f"{path} must be on a disk with room, and writable, got {error}")
 
 
@@ -253,7 +255,7 @@ def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Cal
         recorder.close(summary["status"])
     except OSError as error:
         if summary["status"] == "finished":
-            raise _no_room(path, error) from error
+            raise _unwritable(path.parent, error) from error
         say(f"{path} could not be written: {error}")
 
 

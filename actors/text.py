@@ -43,7 +43,9 @@ def prepare_corpus(config: SegueConfig, folder: Path, draft: Path, say: Callable
         nonlocal told_at
         if time.monotonic() > told_at + _TELL_EVERY_S:
             told_at = time.monotonic()
-            say(f"tokenising pretrain.curriculum.text: {done / max(total, 1):.0%} of {total / 1e6:,.0f} MB")
+            # files may grow
+            total = max(done, total)
+            say(f"tokenising pretrain.curriculum.text: {done / total:.0%} of {total / 1e6:,.0f} MB")
 
     write_corpus(draft, find_files(pattern), load_tokenizer(config.tokenizer), note)
 

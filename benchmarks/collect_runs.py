@@ -20,19 +20,19 @@ MINUTES, GIGABYTES = 60.0, 1e9
 def rows_of(name: str, summary: dict[str, Any]) -> list[Row]:
     """What one run was asked for."""
     before, after = summary["evaluations"]["before"], summary["evaluations"]["after"]
-    gain = after["greedy"]["success"] - before["greedy"]["success"]
+    gain = after[GREEDY_MODE]["success"] - before[GREEDY_MODE]["success"]
     rows = [
-        Row(name=f"{name}: sampled success before", value=before["sampled"]["success"], unit="", must="at most 0.6"),
-        Row(name=f"{name}: sampled success after", value=after["sampled"]["success"], unit="", must="at least 0.9"),
-        Row(name=f"{name}: greedy success before", value=before["greedy"]["success"], unit=""),
-        Row(name=f"{name}: greedy success after", value=after["greedy"]["success"], unit=""),
+        Row(name=f"{name}: sampled success before", value=before[SAMPLED_MODE]["success"], unit="", must="at most 0.6"),
+        Row(name=f"{name}: sampled success after", value=after[SAMPLED_MODE]["success"], unit="", must="at least 0.9"),
+        Row(name=f"{name}: greedy success before", value=before[GREEDY_MODE]["success"], unit=""),
+        Row(name=f"{name}: greedy success after", value=after[GREEDY_MODE]["success"], unit=""),
         Row(name=f"{name}: greedy gain", value=gain, unit="", must="at least 0.15"),
         Row(name=f"{name}: wall", value=summary["wall_s"] / MINUTES, unit="minutes", must="under 12"),
         Row(name=f"{name}: CPU", value=summary["cpu_s"], unit="CPU-s"),
         Row(name=f"{name}: peak memory", value=summary["peak_memory_bytes"] / GIGABYTES, unit="GB", must="under 6"),
     ]
     for when, modes in (("before", before), ("after", after)):
-        right_rows = modes["sampled"]["checks"]["query_correct"]
+        right_rows = modes[SAMPLED_MODE]["checks"]["query_correct"]
         rows.append(Row(name=f"{name}: right rows returned, sampled, {when}", value=right_rows, unit=""))
     return [*rows, *split_rows(name, after)]
 
@@ -72,7 +72,7 @@ def main() -> None:
     rows = [row for name, summary in summaries.items() for row in rows_of(name, summary)]
     if args.imitation is not None:
         imitation = json.loads((args.imitation / "summary.json").read_text())
-        for mode in ("sampled", "greedy"):
+        for mode in (SAMPLED_MODE, GREEDY_MODE):
             worst = min(summary["evaluations"]["after"][mode]["success"] for summary in summaries.values())
             rows.append(
                 Row(

@@ -313,25 +313,29 @@ def _resolved(config: SegueConfig, launch: Path) -> SegueConfig:
     """Paths made absolute: the process changes to the run folder later."""
     _refuse_blank(config)
     if config.run.dir is not None:
-        config.run.dir = absolute_path(launch, config.run.dir)
+        config.run.dir = absolute_path("run.dir", launch, config.run.dir)
     if config.run.init_from is not None and config.run.init_from != SHIPPED_WARM_START:
-        config.run.init_from = absolute_path(launch, config.run.init_from)
+        config.run.init_from = absolute_path("run.init_from", launch, config.run.init_from)
     uri = config.run.mlflow.tracking_uri
     if uri is not None and uri.startswith(_SQLITE):
-        config.run.mlflow.tracking_uri = _SQLITE + absolute_path(launch, uri.removeprefix(_SQLITE))
+        path = absolute_path("run.mlflow.tracking_uri", launch, uri.removeprefix(_SQLITE))
+        config.run.mlflow.tracking_uri = _SQLITE + path
     if config.pretrain.curriculum.text is not None:
-        config.pretrain.curriculum.text = absolute_path(launch, config.pretrain.curriculum.text)
-    config.env.import_folder = absolute_path(launch, config.env.import_folder or "")
-    for term in config.rollout.reward_terms.values():
+        config.pretrain.curriculum.text = absolute_path(
+            "pretrain.curriculum.text", launch, config.pretrain.curriculum.text
+        )
+    config.env.import_folder = absolute_path("env.import_folder", launch, config.env.import_folder or "")
+    for name, term in config.rollout.reward_terms.items():
         if isinstance(term, dict) and term.get("term") == JUDGE_TERM and isinstance(term.get("kwargs"), dict):
-            resolve_judge(term["kwargs"], partial(absolute_path, launch))
-    if is_file("tokenizer", Path(absolute_path(launch, config.tokenizer))):
-        config.tokenizer = absolute_path(launch, config.tokenizer)
+            resolve_judge(term["kwargs"], partial(absolute_path, f"rollout.reward_terms.{name}.kwargs.model", launch))
+    tokenizer = absolute_path("tokenizer", launch, config.tokenizer)
+    if is_file("tokenizer", Path(tokenizer)):
+        config.tokenizer = tokenizer
     return config
 
 
-def absolute_path(launch: Path, path: str) -> str:
-    """A path from the launch folder; `~` is the user's home, which no shell says behind `key=`.
+def absolute_path(key: str, launch: Path, path: str) -> str:
+    """The path that a key names, from the launch folder; `~` is the user's home, which no shell says behind `key=`.
 
     Raises:
         ConfigError: it begins with the home of nobody.
@@ -339,7 +343,7 @@ def absolute_path(launch: Path, path: str) -> str:
     try:
         return str((launch / Path(path).expanduser()).absolute())
     except RuntimeError as error:
-        raise ConfigError(f"path must begin with the home of a user that there is, got {path}") from error
+        raise ConfigError(f"{key} must begin with the home of a user that there is, got {path}") from error
 
 
 def _refuse_blank(config: SegueConfig) -> None:

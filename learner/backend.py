@@ -9,7 +9,8 @@ What is bent, and why (docs/numerics.md has the matrix of what is supported):
 - the engine's bf16 mode stays off, since it rounds every parameter: a bf16 module comes with the few parameters that
   must stay fp32, and ZeRO keeps fp32 masters and gradient sums of the others all the same;
 - the shared-memory op, a C++ extension compiled at first use, is switched off;
-- its Muon, imported to tell whether an optimiser is one, would load torch's compiler: a second and 45 MB a rank;
+- its Muon, imported to tell whether an optimiser is one, is compiled as it is imported, which loads inductor, a second
+  and 45 MB a rank: the decorator does nothing;
 - it takes any GPU that it sees for its own, so the device is said in DS_ACCELERATOR before it is imported.
 """
 

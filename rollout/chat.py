@@ -218,13 +218,16 @@ def _parse_call(reader: XtmlReader, index: int) -> AssistantCall:
         reader.take_close("argument")
         try:
             arguments[key] = text if kind == "string" else _loads(text, kind)
-        # RecursionError: deeper nesting than the interpreter's stack
+        # RecursionError: deeper nesting than can be read at all
         except (ValueError, RecursionError) as error:
             arguments[key] = text
             errors.append(f"argument {key!r} is not a valid {kind}: {error}")
     reader.take_close("call")
     return AssistantCall(tool=tool, arguments=arguments, error="; ".join(errors) or None)
 
+
+_MAX_DEPTH = 64
+"""Objects and arrays in each other."""
 
 _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -254,9 +257,20 @@ def _loads(text: str, kind: str) -> Any:
     value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
     if _json_type(value) != kind:
         raise ValueError(f"it is of type {_json_type(value)}")
+    _check_depth(value, _MAX_DEPTH)
     # an escaped lone surrogate decodes, but no file, database or frame could hold it
     _dumps(value).encode()
     return value
+
+
+def _check_depth(value: Any, left: int) -> None:
+    """Refuse what those who walk through it, such as `copy.deepcopy`, would run out of stack over."""
+    if not isinstance(value, dict | list):
+        return
+    if not left:
+        raise ValueError(f"it nests more than {_MAX_DEPTH} deep")
+    for part in value.values() if isinstance(value, dict) else value:
+        _check_depth(part, left - 1)
 
 
 def _refuse_constant(name: str) -> float:

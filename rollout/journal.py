@@ -175,7 +175,9 @@ class Journal:
 
     def _make_folder(self) -> None:
         if not self.has_begun:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            # not the run's own folder, should it be deleted
+            self._folder.parent.mkdir(exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
             for parent in (self._folder.parent, self._folder.parent.parent):
                 sync_folder(parent)
 

@@ -135,7 +135,7 @@ def _with_folders(jobs: list[list[str]], overrides: list[str]) -> list[list[str]
             raise ConfigError("run.dir must be another folder for each job, or one for all, got the same for several")
         return jobs
     base = next((override_value(text) for text in overrides if text.startswith("run.dir=")), None)
-    folder = Path(absolute_path(Path.cwd(), str(base))) if base else _multirun_folder()
+    folder = Path(absolute_path("run.dir", Path.cwd(), str(base))) if base else _multirun_folder()
     others = [[text for text in job if not text.startswith("run.dir=")] for job in jobs]
     return [[*job, text_override("run.dir", str(folder / str(number)))] for number, job in enumerate(others)]
 

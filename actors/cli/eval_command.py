@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     from segue.actors.cli.command_line import compose, run_jobs
     from segue.conf.load import absolute_path
 
-    out = None if arguments.out is None else Path(absolute_path(Path.cwd(), str(arguments.out)))
+    out = None if arguments.out is None else Path(absolute_path("--out", Path.cwd(), str(arguments.out)))
     if out is not None and out.exists():
         raise ConfigError(f"--out must not exist, got {out}")
     if arguments.multirun:

@@ -33,7 +33,7 @@ _TRAINING = {build.__name__: build for build in TRAINING_KINDS}
 TRAINING_CLASSES = tuple(_TRAINING)
 
 
-def make_problem(seed: int, level: int, split: Split, classes: Sequence[str] = TRAINING_CLASSES) -> Problem:
+def make_problem(seed: int, level: int, split: Split, classes: Sequence[str]) -> Problem:
     """The problem of a seed; `heldout_kinds` has classes of its own.
 
     Raises:

@@ -6,7 +6,6 @@ import math
 import reprlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +111,7 @@ class RewardPanel:
         clock, start = EpisodeClock(named.timeout_s), time.perf_counter()
         try:
             async with clock:
-                # one that changes what it is given, or is late and goes on, does so for itself alone
-                value = _checked(named.name, await named.term(deepcopy(episode)), len(episode.turns))
+                value = _checked(named.name, await named.term(episode), len(episode.turns))
         except TimeoutError as error:
             if not clock.has_expired:
                 raise

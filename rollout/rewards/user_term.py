@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Future
+from copy import deepcopy
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -15,7 +16,10 @@ from segue.rollout.rewards.term import FinishedEpisode
 
 
 class UserTerm:
-    """A term whose failures are those of infrastructure, and which runs in a thread where it is not `async`."""
+    """A term whose failures are those of infrastructure, and which runs in a thread where it is not `async`.
+
+    Each try has an episode of its own: what one does to it, no other sees, nor one that was late and still runs.
+    """
 
     def __init__(self, name: str, term: Any) -> None:
         self._name = name
@@ -27,8 +31,8 @@ class UserTerm:
         with boundary(f"reward term {self._name}", InfrastructureFailure):
             try:
                 if self._is_async:
-                    return await self._term(episode)
-                value = await _run_in_thread(partial(self._term, episode))
+                    return await self._term(await asyncio.to_thread(deepcopy, episode))
+                value = await _run_in_thread(lambda: self._term(deepcopy(episode)))
                 return await value if inspect.isawaitable(value) else value
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()

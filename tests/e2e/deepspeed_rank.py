@@ -44,6 +44,8 @@ def run_case(case: dict, rank: int, num_ranks: int, folder: Path) -> None:
     build = build_sgd if case["optimizer"] == "sgd" else lambda named: build_optimizer(named, optimizer, blocks)
     module = SegmentModule(model, NUM_BINS, make_critic(model) if case["has_critic"] else None)
     backend = DeepSpeedBackend(module, build, zero_stage=case["stage"], grad_clip=case["clip"])
+    # DeepSpeed's own Muon, imported by now, would have loaded it
+    assert "torch._inductor.compile_fx" not in sys.modules
     results, facts, bounds = {}, [], []
     backward = backend.backward
 

@@ -24,7 +24,7 @@ from python_tricks import ADOPT, ATTRIBUTES, DEEP_TREE, EXHAUST, OUTPUT, PAGE_TA
 from segue.conf.schema import EnvConfig
 from segue.envs.client import EnvClient
 from segue.envs.factory import EnvFactory
-from segue.envs.python.task import Split, make_problem
+from segue.envs.python.task import TRAINING_CLASSES, Split, make_problem
 from segue.envs.tool import ToolCall
 from segue.envs.tool_env import ToolEnv
 from segue.envs.truth import MAX_REWARD
@@ -61,7 +61,7 @@ def test_files_that_a_program_writes_mean_nothing_to_the_grader() -> None:
 def test_a_program_that_spoils_its_files_spoils_no_other_run() -> None:
     env = make_python()
     # a total of a file's numbers
-    problem = make_problem(3, 1, Split.train)
+    problem = make_problem(3, 1, Split.train, TRAINING_CLASSES)
     assert problem.kind == "total"
     env.reset(seed=3)
     (name,) = problem.files

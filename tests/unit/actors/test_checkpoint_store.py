@@ -173,6 +173,27 @@ def test_a_checkpoint_that_was_not_finished_is_no_checkpoint(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
 
 
+def test_what_is_pruned_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(tmp_path, keep_last=1)
+    save(store, 1)
+    save(store, 2)
+    seen = []
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: seen.append((folder.exists(), store.steps())))
+    store.prune(best=None)
+    assert seen == [(True, [2])]
+    monkeypatch.undo()
+    # a kill in between leaves nothing behind
+    store.set_aside_after(2)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [store.path(2).name]
+
+
+def test_a_run_folder_that_was_deleted_does_not_come_back(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        save(store, 1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_last_few_and_the_best_are_kept(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep_last=2)
     for step in (10, 20, 30, 40):

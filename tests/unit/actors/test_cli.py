@@ -164,6 +164,10 @@ def test_where_nobody_can_be_told_the_code_says_it(monkeypatch: pytest.MonkeyPat
         ),
         (["eval", "--out=unfinished"], "--out must not exist, got {cwd}/unfinished"),
         (
+            ["eval", "--out=~nobody_there/x"],
+            "--out must begin with the home of a user that there is, got ~nobody_there/x",
+        ),
+        (
             ["describe", "model.num_hidden_layers=1000000"],
             "model.num_hidden_layers must be at most 1000, got 1000000",
         ),
@@ -307,6 +311,12 @@ def test_jobs_that_write_to_run_dir_get_folders_of_their_own_and_eval_keeps_the_
     main(["eval", "-m", "eval.temperature=0.5,1", "run.dir=a,b", "--out=measured"])
     read = [[f"eval.temperature={t}", f"run.dir={d}"] for t in ("0.5", "1") for d in "ab"]
     assert jobs.commands == [[f"--out={tmp_path}/measured/{number}", *job] for number, job in enumerate(read)]
+    # no shell says what `~` is behind `--out=`
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    jobs = Jobs([[0]])
+    monkeypatch.setattr(subprocess, "Popen", jobs)
+    main(["eval", "-m", "run.dir=a", "--out=~/measured"])
+    assert jobs.commands == [[f"--out={tmp_path}/home/measured/0", "run.dir=a"]]
 
 
 @pytest.mark.parametrize(
@@ -465,9 +475,6 @@ def test_export_refuses_what_no_learner_made(capsys: pytest.CaptureFixture[str],
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.begin(load_config([]), {"command": "eval", "restored_steps": [0]})
-    CheckpointStore(folder.checkpoints, keep_last=1).save(
-        3, {}, lambda learner: learner.joinpath("rank-0.safetensors").write_bytes(b"weights") and None
-    )
     assert main(["export", str(folder.path), str(tmp_path / "out")]) == 2
     message = f"run folder must hold a run of segue train or pretrain, got {folder.path}, of segue eval"
     assert capsys.readouterr().err == f"segue: {message}\n"

@@ -27,7 +27,7 @@ def make_run(folder: Path, *steps: int) -> CheckpointStore:
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
+    make_run(tmp_path)
     with pytest.raises(ConfigError, match=r"got .* without one; see train\.checkpoint_every"):
         export.export_run(CONFIG, tmp_path, tmp_path / "out", step=None)
 
@@ -57,4 +57,18 @@ def test_a_checkpoint_that_its_run_deletes_meanwhile_is_told(
     monkeypatch.setattr(export, "supervised", fleet)
     error, text = (ConfigError, "got step 4, which the run has deleted") if is_deleted else (RunError, "facts.json")
     with pytest.raises(error, match=text):
+        export.export_run(CONFIG, tmp_path, tmp_path / "out", step=None)
+
+
+def test_a_checkpoint_that_its_run_deletes_as_it_is_checked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_run(tmp_path, 4)
+
+    def misfit(_: bytes) -> str:
+        shutil.rmtree(store.path(4))
+        return "cut"
+
+    monkeypatch.setattr("segue.actors.checkpoint_store.misfit", misfit)
+    with pytest.raises(ConfigError, match="got step 4, which the run has deleted meanwhile"):
         export.export_run(CONFIG, tmp_path, tmp_path / "out", step=None)

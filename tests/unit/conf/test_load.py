@@ -139,7 +139,7 @@ def test_an_experiment_says_what_its_imitation_starts_from_and_an_override_says_
             "override must read key=value, got 'run.dir=~nobody_at_all'; "
             "a value with such signs is quoted twice: 'run.dir=\"~nobody_at_all\"'",
         ),
-        ('run.dir="~nobody_at_all"', "path must begin with the home of a user that there is, got ~nobody_at_all"),
+        ('run.dir="~nobody_at_all"', "run.dir must begin with the home of a user that there is, got ~nobody_at_all"),
         (
             "env.kwargs={a: 1",
             "override must read key=value, got 'env.kwargs={a: 1'; "

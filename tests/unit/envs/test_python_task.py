@@ -4,10 +4,14 @@ import pytest
 from env_cases import LocalRunner
 
 from segue.envs.python.problem import HELD_OUT_KINDS, TRAINING_KINDS, Problem
-from segue.envs.python.task import LEVELS, Split, make_problem
+from segue.envs.python.task import LEVELS, TRAINING_CLASSES, Split, make_problem
 from segue.envs.python.vocabulary import PHRASES
 
 NUM_TASKS = 400
+
+
+def problem_of(seed: int, split: Split, level: int = 1) -> Problem:
+    return make_problem(seed, level, split, TRAINING_CLASSES)
 
 
 def content(problem: Problem) -> tuple[str, tuple[tuple[str, bytes], ...]]:
@@ -16,7 +20,7 @@ def content(problem: Problem) -> tuple[str, tuple[tuple[str, bytes], ...]]:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_two_splits_share_a_task(level: int) -> None:
-    tasks = {split: {content(make_problem(seed, level, split)) for seed in range(NUM_TASKS)} for split in Split}
+    tasks = {split: {content(problem_of(seed, split, level)) for seed in range(NUM_TASKS)} for split in Split}
     for split, own in tasks.items():
         assert all(own.isdisjoint(other) for name, other in tasks.items() if name is not split)
     # endless: hardly a task is drawn twice (a text of four words, the smallest class, has 21^4 of them)
@@ -25,13 +29,13 @@ def test_no_two_splits_share_a_task(level: int) -> None:
 
 def test_a_task_of_training_is_never_held_out_by_another_seed() -> None:
     # the smallest class at hand: what a seed drew as held out must not be what any other seed trains on
-    training = {content(make_problem(seed, 1, Split.train)) for seed in range(5000)}
-    held_out = {content(make_problem(seed, 1, Split.heldout_seeds)) for seed in range(5000)}
+    training = {content(problem_of(seed, Split.train)) for seed in range(5000)}
+    held_out = {content(problem_of(seed, Split.heldout_seeds)) for seed in range(5000)}
     assert training.isdisjoint(held_out)
 
 
 def test_every_class_occurs_in_its_splits_and_no_other() -> None:
-    kinds = {split: {make_problem(seed, 1, split).kind for seed in range(NUM_TASKS)} for split in Split}
+    kinds = {split: {problem_of(seed, split).kind for seed in range(NUM_TASKS)} for split in Split}
     training = {build.__name__ for build in TRAINING_KINDS}
     assert kinds[Split.train] == kinds[Split.heldout_seeds] == kinds[Split.heldout_phrasings] == training
     assert kinds[Split.heldout_kinds] == {build.__name__ for build in HELD_OUT_KINDS}
@@ -43,7 +47,7 @@ def test_every_class_occurs_in_its_splits_and_no_other() -> None:
 def test_a_problems_program_prints_its_truth_and_a_slip_rarely_does(level: int, split: Split) -> None:
     runner, lucky, num_slips = LocalRunner(), 0, 0
     for seed in range(NUM_TASKS):
-        problem = make_problem(seed, level, split)
+        problem = problem_of(seed, split, level)
         reply = runner.run(problem.program, problem.files)
         assert (reply.exit_status, reply.output.strip()) == (0, problem.truth), problem
         for slip in problem.slips:
@@ -60,7 +64,7 @@ def test_the_truth_is_worked_out_by_hand_here() -> None:
     seen = set()
     for seed in range(NUM_TASKS):
         for split in (Split.train, Split.heldout_kinds):
-            problem = make_problem(seed, 1, split)
+            problem = problem_of(seed, split)
             lines = next(iter(problem.files.values()), b"").decode().splitlines()
             numbers = [int(line) for line in lines if line.isdigit()]
             rows = [line.split(",") for line in lines]
@@ -106,7 +110,7 @@ def test_the_truth_is_worked_out_by_hand_here() -> None:
     ],
 )
 def test_truths_of_problems_without_a_file(kind: str, text: str, truth: str) -> None:
-    drawn = [make_problem(seed, 1, split) for split in (Split.train, Split.heldout_kinds) for seed in range(12)]
+    drawn = [problem_of(seed, split) for split in (Split.train, Split.heldout_kinds) for seed in range(12)]
     (problem,) = {(problem.kind, problem.truth) for problem in drawn if problem.text == text}
     assert problem == (kind, truth)
 
@@ -115,7 +119,7 @@ def test_classes_can_be_chosen_and_held_out_ones_stay() -> None:
     chosen = ("total", "reverse")
     for split in (Split.train, Split.heldout_seeds, Split.heldout_phrasings):
         assert {make_problem(seed, 1, split, chosen).kind for seed in range(40)} == set(chosen)
-    held_out = [make_problem(seed, 1, Split.heldout_kinds) for seed in range(10)]
+    held_out = [problem_of(seed, Split.heldout_kinds) for seed in range(10)]
     assert [make_problem(seed, 1, Split.heldout_kinds, chosen) for seed in range(10)] == held_out
 
 
@@ -127,4 +131,4 @@ def test_other_classes_are_refused(classes: object) -> None:
 
 def test_there_is_no_other_level() -> None:
     with pytest.raises(ValueError, match="level must be one of 1, 2, got 3"):
-        make_problem(0, 3, Split.train)
+        make_problem(0, 3, Split.train, TRAINING_CLASSES)
