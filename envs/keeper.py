@@ -5,7 +5,8 @@
 
 The keeper holds no environment and reads no frame, so nothing can hang it. It ends when the worker ends, when it is
 told to (SIGTERM), and when the rollout actor dies, however that died; and whatever ends it, it first kills all that
-descends from it. Orphans stay its descendants, those of other sessions included. Its exit status is the worker's.
+descends from it. Orphans stay its descendants, those of other sessions included, and it reaps those that end: each
+would take a place in the table of processes. Its exit status is the worker's.
 
 What it cannot reach: work that was handed to another service (a container's, a batch system's), processes of another
 user, and, if the keeper itself is killed by SIGKILL, those that the worker started; the worker then dies with it.
@@ -18,6 +19,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 
 import psutil
@@ -37,8 +39,11 @@ def main() -> None:
     """Starts the worker, and keeps it."""
     descriptor = int(sys.argv[1])
     told, wake = _pipe()
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    # a signal that finds the pipe full is not missed: what fills it wakes this process
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    end = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: end.set())
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     die_with_parent(signal.SIGTERM)
     output, output_end = _pipe()
@@ -47,7 +52,8 @@ def main() -> None:
     worker = os.fork()
     if worker == 0:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
         for ours in (told, wake, output):
             os.close(ours)
         _become_worker(descriptor, output_end, keeper)
@@ -56,7 +62,7 @@ def main() -> None:
     os.close(descriptor)
     os.close(output_end)
     relay = OutputRelay(_STDERR)
-    _wait(worker, told, output, relay)
+    _wait(worker, told, end, output, relay)
     status = _end_tree(worker)
     for _ in range(_MAX_LAST_CHUNKS):
         if not _pass_on(output, relay):
@@ -82,18 +88,33 @@ def _become_worker(descriptor: int, output_end: int, keeper: int) -> None:
     work(descriptor)
 
 
-def _wait(worker: int, told: int, output: int, relay: OutputRelay) -> None:
-    """Returns once the worker has ended or the keeper is told to end; passes output on meanwhile."""
+def _wait(worker: int, told: int, end: threading.Event, output: int, relay: OutputRelay) -> None:
+    """Returns once the worker has ended or the keeper is told to end; passes output on and reaps orphans meanwhile."""
     handle = os.pidfd_open(worker)
     poller = select.poll()
     for descriptor in (handle, told, output):
         poller.register(descriptor, select.POLLIN)
     while True:
         ready = dict(poller.poll())
-        if handle in ready or told in ready:
+        if told in ready:
+            _drain(told)
+        if handle in ready or end.is_set():
             return
+        _reap_orphans(worker)
         if output in ready and not _pass_on(output, relay):
             poller.unregister(output)
+
+
+def _drain(pipe: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(pipe, _CHUNK_BYTES):
+            pass
+
+
+def _reap_orphans(worker: int) -> None:
+    """Reaps the children that have ended, but for the worker, whose status is still wanted."""
+    while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != worker:
+        os.waitpid(ended.si_pid, 0)
 
 
 def _pass_on(output: int, relay: OutputRelay) -> bool:

@@ -112,6 +112,12 @@ class Faulty(ToolEnv):
         orphan = subprocess.check_output([sys.executable, "-c", code], text=True)
         return ToolResult(observation="", info={"pids": [child.pid, escaped.pid, int(orphan)]})
 
+    @tool("Orphan programs that end at once.")
+    def orphan(self, number: int) -> ToolResult:
+        # the shell does not wait for what it started
+        subprocess.run(["sh", "-c", "true & " * number], check=True)
+        return ToolResult(observation="", info={"keeper": os.getppid()})
+
     @tool("Tell all of one's own group to end.")
     def end_group(self) -> ToolResult:
         os.killpg(0, signal.SIGTERM)

@@ -83,6 +83,20 @@ def test_whatever_a_worker_started_ends_with_it(fault: str, message: str) -> Non
     play(scenario)
 
 
+def test_orphans_that_end_leave_no_zombies() -> None:
+    async def scenario(client: EnvClient) -> None:
+        keeper = (await client.step("a", ToolCall(name="orphan", arguments={"number": 20}))).info["keeper"]
+        deadline = time.monotonic() + 10
+        while len(psutil.Process(keeper).children()) > 1:
+            assert time.monotonic() < deadline, psutil.Process(keeper).children()
+            await asyncio.sleep(0.02)
+        # the worker's end is still told as its own
+        with pytest.raises(EnvironmentFailure, match=r"died under it \(exit status 7\)"):
+            await client.step("a", ToolCall(name="vanish"))
+
+    play(scenario)
+
+
 def test_whatever_a_worker_started_ends_with_the_client() -> None:
     found: list[int] = []
 
