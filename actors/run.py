@@ -242,10 +242,10 @@ def _deleted(path: Path) -> RunError:
     return RunError(f"run folder must stay while its run goes on, got {path} deleted")
 
 
-def _unwritable(path: Path, error: Exception) -> RunError:
-    if not path.is_dir():
-        return _deleted(path)
-    return RunError(f"{path} must be on a disk with room, and writable, got {error}")
+def _unwritable(folder: Path, error: Exception, *, path: Path | None = None) -> RunError:
+    if not folder.exists():
+        return _deleted(folder)
+    return RunError(f"{path or folder} must be on a disk with room, and writable, got {error}")
 
 
 def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Callable[[str], None]) -> None:
@@ -255,7 +255,7 @@ def _write_end(path: Path, summary: dict[str, Any], recorder: Recorder, say: Cal
         recorder.close(summary["status"])
     except OSError as error:
         if summary["status"] == "finished":
-            raise _unwritable(path.parent, error) from error
+            raise _unwritable(path.parent, error, path=path) from error
         say(f"{path} could not be written: {error}")
 
 

@@ -44,3 +44,5 @@ def test_a_summary_that_cannot_be_written_hides_no_error_and_is_one_where_there_
     assert len(said) == 1 and said[0].startswith(f"{path} could not be written: ")
     with pytest.raises(RunError, match=f"^{path} must be on a disk with room"):
         _write_end(path, {"status": "finished"}, Recorder(None), said.append)
+    with pytest.raises(RunError, match=f"^run folder must stay while its run goes on, got {tmp_path}/gone deleted"):
+        _write_end(tmp_path / "gone" / "summary.json", {"status": "finished"}, Recorder(None), said.append)

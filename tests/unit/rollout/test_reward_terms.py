@@ -7,7 +7,7 @@ import asyncio
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -351,22 +351,30 @@ def test_a_failure_calls_the_other_terms_off() -> None:
     assert trajectory.outcome is Outcome.infrastructure_error and ended == ["waits"]
 
 
-def test_all_terms_that_failed_are_told_and_a_fault_of_ours_is_not_hidden_behind_them(monkeypatch: Any) -> None:
+def test_all_terms_that_failed_are_told_and_a_fault_of_ours_is_not_hidden_behind_them() -> None:
     async def breaks(_: FinishedEpisode) -> float:
         raise KeyError("x")
+
+    def breaks_called_off(error: Exception) -> Callable[[FinishedEpisode], Awaitable[float]]:
+        async def term(_: FinishedEpisode) -> float:
+            try:
+                await asyncio.sleep(60.0)
+            except asyncio.CancelledError:
+                raise error from None
+            return 0.0
+
+        return term
 
     def played(panel: RewardPanel) -> Trajectory:
         return play(PolicyEngine([turn("a")]), FakeEnvironments([SOLVED]), panel, max_attempts=1)
 
-    first, second = played(panel_of(one=breaks, other=breaks)).info["cause"].split("; ")
-    assert first.startswith("reward term one: KeyError: 'x'") and second.startswith("reward term other: KeyError")
-
-    async def ours(_: FinishedEpisode) -> float:
-        raise AssertionError("ours")
+    panel = panel_of(timeout_s=30.0, one=breaks, other=breaks_called_off(KeyError("y")))
+    first, second = played(panel).info["cause"].split("; ")
+    assert first.startswith("reward term one: KeyError: 'x'") and second.startswith("reward term other: KeyError: 'y'")
 
     named = [
-        NamedTerm(name=name, term=term, timeout_s=5.0, attempts=1)
-        for name, term in {"one": UserTerm("one", breaks), "ours": ours}.items()
+        NamedTerm(name=name, term=term, timeout_s=30.0, attempts=1)
+        for name, term in {"one": UserTerm("one", breaks), "ours": breaks_called_off(AssertionError("ours"))}.items()
     ]
     with pytest.raises(AssertionError, match="ours"):
         played(RewardPanel(named))
