@@ -13,7 +13,7 @@ import psutil
 
 from segue.actors.recorder import read_metrics
 
-TIMEOUT_S = 240
+TIMEOUT_S = 500
 # a random policy earns nothing, so its groups train only where those without advantage are kept
 SMALL = (
     "run.init_from=null",

@@ -19,7 +19,7 @@ def test_a_run_keeps_its_laws_under_a_handful_of_faults(tmp_path: Path) -> None:
     folder = tmp_path / "soak"
     options = ["--faults", str(len(KINDS)), "--gap", "2", "--only", ",".join(KINDS), "--folder", str(folder)]
     command = [sys.executable, ROOT / "benchmarks" / "soak.py", "--no-report", *options]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=580)
     assert done.returncode == 0, done.stdout
     injected = [json.loads(line) for line in (folder / "injected.jsonl").read_text().splitlines()]
     assert Counter(fault["kind"] for fault in injected) == Counter(KINDS)
