@@ -352,11 +352,18 @@ def test_a_failure_calls_the_other_terms_off() -> None:
 
 
 def test_all_terms_that_failed_are_told_and_a_fault_of_ours_is_not_hidden_behind_them() -> None:
+    # each of the second kind has begun before one of the first kind calls it off
+    begun = threading.Event()
+
     async def breaks(_: FinishedEpisode) -> float:
+        await asyncio.to_thread(begun.wait, 20.0)
         raise KeyError("x")
 
     def breaks_called_off(error: Exception) -> Callable[[FinishedEpisode], Awaitable[float]]:
+        begun.clear()
+
         async def term(_: FinishedEpisode) -> float:
+            begun.set()
             try:
                 await asyncio.sleep(60.0)
             except asyncio.CancelledError:
