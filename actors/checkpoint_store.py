@@ -60,7 +60,7 @@ class CheckpointStore:
         Args:
             write_learner: called once with an empty folder for the learner ranks' files.
         """
-        partial = self._folder / f"{_PARTIAL_PREFIX}{step:08d}"
+        partial = self._partial(step)
         shutil.rmtree(partial, ignore_errors=True)
         try:
             # a run folder that was deleted is not to come back as half of one
@@ -113,7 +113,7 @@ class CheckpointStore:
         for step in steps:
             if step not in kept:
                 # gone at once for whoever reads it
-                doomed = self._folder / f"{_PARTIAL_PREFIX}{step:08d}"
+                doomed = self._partial(step)
                 self.path(step).rename(doomed)
                 shutil.rmtree(doomed)
         # the best may be far back and holds no group files: a restore that falls back to it, because the newer ones
@@ -152,6 +152,10 @@ class CheckpointStore:
         except ConfigError as error:
             return f"{folder.name}: {error}"
         return f"{folder.name}: of another run ({'; '.join(different)})" if different else None
+
+    def _partial(self, step: int) -> Path:
+        """Where a step's checkpoint lies before it is whole, and while it is deleted; `set_aside_after` clears it."""
+        return self._folder / f"{_PARTIAL_PREFIX}{step:08d}"
 
     def _set_aside(self, path: Path) -> None:
         stem = _DAMAGED_PREFIX + path.name
