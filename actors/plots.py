@@ -101,7 +101,7 @@ def draw_curves(lines: Sequence[dict[str, Any]], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecallCurve:
-    """Probability of the right answer by distance, at one measurement, in archives of one length."""
+    """Probability of the answering turn by distance, at one measurement, in archives of one length."""
 
     step: int
     length: int
@@ -159,7 +159,7 @@ def draw_recall(lines: Sequence[dict[str, Any]], path: Path) -> None:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(-0.02, 1.02)
-        _label(axes, f"recall after step {step}", "tokens between fact and question", "probability of the right answer")
+        _label(axes, f"recall after step {step}", "tokens between fact and question", "probability of the turn that answers")
     _save(figure, path)
 
 

@@ -1,7 +1,7 @@
-"""Recall as a function of distance: how likely the right answer is, by the tokens between the fact and the question.
+"""Recall as a function of distance: how likely the answering turn is, by the tokens between the fact and the question.
 
-Held-out archives are played by the expert, who answers rightly, and the model is asked how likely it finds that answer:
-the probability that it would give it, were it sampled at temperature 1 from the same turns. Lengths beyond the longest
+Held-out archives are played by the expert, who quotes the fact and answers rightly, and the model is asked how likely it
+finds that turn: the probability that it would say it, were it sampled at temperature 1 behind the same turns. Lengths beyond the longest
 trained one show how far a model without position embeddings carries.
 """
 
@@ -30,7 +30,7 @@ class RecallPoint:
     distance_tokens: float
     """Mean over the episodes, from the end of the fact to the turn that answers, which the question precedes."""
     probability: float
-    """Mean over the episodes of the right answer's."""
+    """Mean over the episodes of the answering turn's."""
     logprob: float
     """Mean of its logarithm, nats."""
 
@@ -42,7 +42,7 @@ def recall_options(length: int, quarter: int) -> dict[str, Any]:
 
 
 def answer_only(trajectory: Trajectory, tokenizer: Tokenizer) -> Trajectory:
-    """The trajectory with nothing trainable but the value of its last turn's call, and the mark that ends it.
+    """The trajectory with nothing trainable but its last turn, which quotes the fact and answers.
 
     `info` gains `distance_tokens`.
 
@@ -51,15 +51,9 @@ def answer_only(trajectory: Trajectory, tokenizer: Tokenizer) -> Trajectory:
     """
     if not trajectory.turns:
         raise ValueError("an episode must have a turn that answers, got none")
-    special, turn, ids = tokenizer.special, trajectory.turns[-1], trajectory.token_ids
-    closes = turn.start + np.flatnonzero(ids[turn.start : turn.end] == special.close)
-    if len(closes) < 2:
-        raise ValueError(f"the last turn must call a tool with a value, got {len(closes)} ends of parts")
-    # the response ends first, then the value
-    end = int(closes[1])
-    start = turn.start + int(np.flatnonzero(ids[turn.start : end] == special.sep)[-1]) + 1
-    trainable = np.zeros(trajectory.num_tokens, np.bool_)
-    trainable[start : end + 1] = True
+    turn, ids = trajectory.turns[-1], trajectory.token_ids
+    trainable = trajectory.trainable.copy()
+    trainable[: turn.start] = False
     (fact,) = trajectory.info["facts"]
     distance = turn.start - _end_of(np.array(tokenizer.encode(fact), np.int32), ids)
     return replace(trajectory, trainable=trainable, info={**trajectory.info, "distance_tokens": distance})
@@ -70,7 +64,7 @@ def recall_point(length: int, quarter: int, distances: Sequence[float], logprobs
 
     Args:
         distances: tokens.
-        logprobs: of the right answers, nats.
+        logprobs: of the answering turns, nats.
     """
     return RecallPoint(
         length=length,

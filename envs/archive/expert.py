@@ -1,7 +1,7 @@
 """The scripted demonstrators of the archive.
 
-The expert reads to the end and answers. The fallible one is the warm start's teacher: now and then it answers with
-what somebody remembers who did not read well (`question.py`), and often in a form that the grader refuses.
+The expert reads to the end, quotes the entries that decide, and answers. The fallible one is the warm start's teacher: now and then it answers with
+what somebody concludes who did not read well (`question.py`), and often in a form that the grader refuses.
 """
 
 import random
@@ -17,6 +17,7 @@ def reading_turn() -> dict[str, Any]:
 
 
 def answer_turn(question: Question, slip_rate: float, sloppy_rate: float, rng: random.Random) -> dict[str, Any]:
-    """The last turn: the truth, or one of its slips."""
-    answer = rng.choice(question.slips) if rng.random() < slip_rate else question.truth
-    return one_call("answer", value=maybe_sloppy(answer, sloppy_rate, rng))
+    """The last turn: entries a line each, then what follows from them: the truth, or one of its slips."""
+    conclusion = rng.choice(question.slips) if rng.random() < slip_rate else question.right
+    quotes = "\n".join(entry.text for entry in conclusion.quotes)
+    return {**one_call("answer", value=maybe_sloppy(conclusion.answer, sloppy_rate, rng)), "response": quotes}

@@ -1,7 +1,8 @@
 """Questions over an archive: a class of question is a builder that draws one, with the entries that decide it.
 
-A slip is a wrong answer of somebody who did not read well: the entry of another subject, a value that a later entry
-replaced, one hop too few, one event too few or too many.
+An answer is concluded from entries that its giver has in mind. A slip is the conclusion of somebody who did not read
+well: from the entry of another subject, from one that a later entry replaced, one hop too few, one event too few or
+too many.
 """
 
 import random
@@ -15,6 +16,15 @@ MAX_UPDATES = 4
 MAX_EVENTS = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """An answer, and where it comes from."""
+
+    answer: str
+    quotes: tuple[Entry, ...]
+    """Entries that it follows from, in the order in which it does."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
     """A question that the archive ends with."""
@@ -22,13 +32,18 @@ class Question:
     kind: str
     """Question class, as metrics name it."""
     text: str
-    truth: str
-    slips: tuple[str, ...]
-    """Wrong answers of a fallible demonstrator; at least one."""
+    right: Conclusion
+    slips: tuple[Conclusion, ...]
+    """What a fallible demonstrator concludes; at least one."""
     decisive: tuple[Entry, ...]
     """What the truth follows from, in the order in which the archive has it."""
     decoys: tuple[Entry, ...] = ()
     """Entries that a slip follows from; they stand anywhere."""
+
+    @property
+    def truth(self) -> str:
+        """The right answer."""
+        return self.right.answer
 
 
 def recall(rng: random.Random, register: Register) -> Question:
@@ -36,10 +51,10 @@ def recall(rng: random.Random, register: Register) -> Question:
     topic = rng.choice((*register.numbers, *register.relations))
     subject, other = register.subjects(rng, 2)
     truth, slip = _different(rng, register, topic, 2)
+    entry, decoy = Entry(topic=topic, subject=subject, value=truth), Entry(topic=topic, subject=other, value=slip)
     return Question(
-        kind="recall", text=_words(rng, "recall", topic=topic, subject=subject), truth=truth, slips=(slip,),
-        decisive=(Entry(topic=topic, subject=subject, value=truth),),
-        decoys=(Entry(topic=topic, subject=other, value=slip),),
+        kind="recall", text=_words(rng, "recall", topic=topic, subject=subject),
+        right=Conclusion(truth, (entry,)), slips=(Conclusion(slip, (decoy,)),), decisive=(entry,), decoys=(decoy,),
     )  # fmt: skip
 
 
@@ -47,11 +62,11 @@ def latest(rng: random.Random, register: Register) -> Question:
     """What the last of several entries of a key says."""
     topic = rng.choice((*register.numbers, *register.relations))
     (subject,) = register.subjects(rng, 1)
-    *earlier, truth = _different(rng, register, topic, rng.randint(2, MAX_UPDATES))
-    return Question(
-        kind="latest", text=_words(rng, "latest", topic=topic, subject=subject), truth=truth, slips=tuple(earlier),
-        decisive=tuple(Entry(topic=topic, subject=subject, value=value) for value in (*earlier, truth)),
-    )  # fmt: skip
+    values = _different(rng, register, topic, rng.randint(2, MAX_UPDATES))
+    entries = tuple(Entry(topic=topic, subject=subject, value=value) for value in values)
+    *slips, right = (Conclusion(value, entries[: index + 1]) for index, value in enumerate(values))
+    text = _words(rng, "latest", topic=topic, subject=subject)
+    return Question(kind="latest", text=text, right=right, slips=tuple(slips), decisive=entries)
 
 
 def count(rng: random.Random, register: Register) -> Question:
@@ -59,10 +74,11 @@ def count(rng: random.Random, register: Register) -> Question:
     topic = rng.choice(register.events)
     number = rng.randint(1, MAX_EVENTS)
     subject, *others = register.subjects(rng, 1 + number)
+    entries = tuple(Entry(topic=topic, subject=subject, value=other) for other in others)
     return Question(
-        kind="count", text=_words(rng, "count", topic=topic, subject=subject), truth=str(number),
-        slips=(str(number - 1), str(number + 1)),
-        decisive=tuple(Entry(topic=topic, subject=subject, value=other) for other in others),
+        kind="count", text=_words(rng, "count", topic=topic, subject=subject),
+        right=Conclusion(str(number), entries),
+        slips=(Conclusion(str(number - 1), entries[:-1]), Conclusion(str(number + 1), entries)), decisive=entries,
     )  # fmt: skip
 
 
@@ -71,14 +87,14 @@ def two_hop(rng: random.Random, register: Register) -> Question:
     topic, relation = rng.choice(register.numbers), rng.choice(register.relations)
     subject, other = register.subjects(rng, 2)
     truth, slip = _different(rng, register, topic, 2)
-    decisive = [
-        Entry(topic=relation, subject=subject, value=other),
-        Entry(topic=topic, subject=other, value=truth),
-    ]
+    hop, entry = Entry(topic=relation, subject=subject, value=other), Entry(topic=topic, subject=other, value=truth)
+    decoy = Entry(topic=topic, subject=subject, value=slip)
+    decisive = [hop, entry]
     rng.shuffle(decisive)
     return Question(
-        kind="two_hop", text=_words(rng, "two_hop", topic=topic, relation=relation, subject=subject), truth=truth,
-        slips=(slip, other), decisive=tuple(decisive), decoys=(Entry(topic=topic, subject=subject, value=slip),),
+        kind="two_hop", text=_words(rng, "two_hop", topic=topic, relation=relation, subject=subject),
+        right=Conclusion(truth, (hop, entry)), slips=(Conclusion(slip, (decoy,)), Conclusion(other, (hop,))),
+        decisive=tuple(decisive), decoys=(decoy,),
     )  # fmt: skip
 
 

@@ -93,16 +93,13 @@ def test_an_actor_makes_what_a_plan_and_a_measurement_ask_for(tmp_path: Path) ->
     assert kept.num_labels == sum(t.num_trainable for t in answers.trajectories)
     tokenizer = load_tokenizer(config.tokenizer)
     for trajectory, distance in zip(answers.trajectories, kept.distances, strict=True):
-        places = np.flatnonzero(trajectory.trainable)
-        # the value and the mark behind it, in the last turn
-        assert places.tolist() == list(range(places[0], places[-1] + 1))
-        assert tokenizer.decode(trajectory.token_ids[places[:-1]].tolist()) == trajectory.info["truth"]
-        assert trajectory.token_ids[places[-1]] == tokenizer.special.close
         turn = trajectory.turns[-1]
-        assert turn.start < places[0] and places[-1] < turn.end
+        assert np.flatnonzero(trajectory.trainable).tolist() == list(range(turn.start, turn.end))
+        said = tokenizer.decode(trajectory.token_ids[turn.start : turn.end].tolist())
+        (fact,), truth = trajectory.info["facts"], trajectory.info["truth"]
+        assert said.index(fact) < said.rindex(truth)
         # so far back the stream has just said the fact
-        said = tokenizer.decode(trajectory.token_ids[: turn.start - distance].tolist())
-        assert said.endswith(trajectory.info["facts"][0])
+        assert tokenizer.decode(trajectory.token_ids[: turn.start - distance].tolist()).endswith(fact)
         # the second quarter from the end, and what a few turns add
         assert 256 / 4 - 15 <= distance <= 256 / 2 + 110
     assert refusal.startswith("a demonstration with the reset options {'split': 'heldout_seeds', 'length_tokens': 256,")

@@ -60,10 +60,16 @@ def test_demonstrators_repeat_themselves() -> None:
     env.step(NEXT)
     # test_archive_task.py works the truth 4 out; an earlier value was 73
     assert info["truth"] == "4"
-    assert env.expert("expert", random.Random(1))["calls"] == [{"name": "answer", "arguments": {"value": "4"}}]
+    assert env.expert("expert", random.Random(1)) == {
+        "response": "height of tulip is 73\nheight of tulip is 4",
+        "calls": [{"name": "answer", "arguments": {"value": "4"}}],
+    }
     slip = env.expert("fallible", random.Random(1))
     assert slip == env.expert("fallible", random.Random(1))
-    assert slip["calls"] == [{"name": "answer", "arguments": {"value": "it is 73"}}]
+    assert slip == {
+        "response": "height of tulip is 73",
+        "calls": [{"name": "answer", "arguments": {"value": "it is 73"}}],
+    }
     with pytest.raises(ValueError, match="skill must be expert or fallible"):
         env.expert("novice", random.Random(1))
 

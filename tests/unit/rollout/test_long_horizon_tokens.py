@@ -48,8 +48,11 @@ def episode_sizes(config: SegueConfig, options: dict[str, object], seed: int, sk
     num_tokens = len(chat.render_task(info["system"], env.tools, user))
     turns: list[int] = []
     while True:
-        (call,) = env.expert(skill, demonstrator_rng(seed, len(turns)))["calls"]
-        said = AssistantTurn(response="", calls=(AssistantCall(tool=call["name"], arguments=call["arguments"]),))
+        turn = env.expert(skill, demonstrator_rng(seed, len(turns)))
+        (call,) = turn["calls"]
+        said = AssistantTurn(
+            response=turn["response"], calls=(AssistantCall(tool=call["name"], arguments=call["arguments"]),)
+        )
         turns.append(len(chat.render_assistant(said)))
         observation, _, terminated, truncated, _ = env.step(ToolCall(**call))
         if terminated or truncated:
