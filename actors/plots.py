@@ -159,7 +159,7 @@ def draw_recall(lines: Sequence[dict[str, Any]], path: Path) -> None:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(-0.02, 1.02)
-        _label(axes, f"recall after step {step}", "tokens between fact and question", "probability of the turn that answers")
+        _label(axes, f"recall after step {step}", "tokens between fact and question", "probability of answering right")
     _save(figure, path)
 
 

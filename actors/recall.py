@@ -1,8 +1,8 @@
-"""Recall as a function of distance: how likely the answering turn is, by the tokens between the fact and the question.
+"""Recall as a function of distance: how likely the turn that answers is, by the tokens between fact and question.
 
-Held-out archives are played by the expert, who quotes the fact and answers rightly, and the model is asked how likely it
-finds that turn: the probability that it would say it, were it sampled at temperature 1 behind the same turns. Lengths beyond the longest
-trained one show how far a model without position embeddings carries.
+Held-out archives are played by the expert, who quotes the fact and answers rightly, and the model is asked how likely
+it finds that turn: the probability that it would say it, were it sampled at temperature 1 behind the same turns.
+Lengths beyond the longest trained one show how far a model without position embeddings carries.
 """
 
 import math

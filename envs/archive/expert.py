@@ -1,7 +1,8 @@
 """The scripted demonstrators of the archive.
 
-The expert reads to the end, quotes the entries that decide, and answers. The fallible one is the warm start's teacher: now and then it answers with
-what somebody concludes who did not read well (`question.py`), and often in a form that the grader refuses.
+The expert reads to the end, quotes the entries that decide, and answers. The fallible one is the warm start's teacher:
+now and then it answers with what somebody concludes who did not read well (`question.py`), and often in a form that
+the grader refuses.
 """
 
 import random

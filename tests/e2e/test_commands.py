@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_cases import TIMEOUT_S
 from safetensors.numpy import load_file
 
-TIMEOUT_S = 240
 SMALL = (
     "pretrain.steps=1",
     "pretrain.episodes_per_step=2",

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_cases import TIMEOUT_S
 
 from segue.conf.load import load_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TIMEOUT_S = 240
 # what a run needs to show that it takes the example up
 SHORT = (
     "train.steps=1",

@@ -23,8 +23,8 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+from run_cases import TIMEOUT_S
 
-TIMEOUT_S = 240
 OVERRIDES = (
     "run.init_from=null",
     "learner.advantage.zero_variance=keep",

@@ -1,6 +1,6 @@
 """Documents for `pretrain.curriculum.text` in which most of what can be learnt is recall.
 
-python benchmarks/recall_text.py <folder> [--documents 600] [--lines 190] [--seed 0]
+python -m segue.envs.archive.recall_text <folder> [--documents 600] [--lines 190] [--seed 0]
 
 A line is an entry of `archive` (`price of clio is 57`). Six lines in ten repeat an earlier one of their document; how
 many lines back, every order of magnitude is as likely. The rest say something new.
