@@ -255,8 +255,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("held_out/<part>/nats", "nats", _C, "held-out cross-entropy a token of one source and length",
            "falls"),
     Metric("recall/<length>/<quarter>/probability", "probability", _C,
-           "mean probability of the turn that quotes a fact in one quarter of archives of one length, and answers; quarter 1 "
-           "is nearest to the question",
+           "mean probability of the turn that quotes a fact in one quarter of archives of one length, and answers; "
+           "quarter 1 is nearest to the question",
            "rises to 1; falls with distance where the state forgets"),
     Metric("recall/<length>/<quarter>/logprob_nats", "nats", _C, "mean of its logarithm",
            "as above; also where the probability is near 0"),
