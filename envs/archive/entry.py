@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from segue.envs.archive.vocabulary import EVENTS, NAMES, NUMBERS, RELATIONS
 
 MAX_NUMBER = 99
-ENTRY_TOKENS = 11
+ENTRY_TOKENS = 7
 """Of an entry with its line's end, about."""
 # topics of one archive: (integers, relations, events)
 _NUM_TOPICS = (6, 3, 2)
@@ -32,8 +32,8 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """As a line of a page."""
-        return f"{self.topic} of {self.subject} {'by' if self.topic in EVENTS else 'is'} {self.value}"
+        """As a line of a page: words side by side, so that a short convolution reaches from the value to its key."""
+        return f"{self.subject} {self.topic} {self.value}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

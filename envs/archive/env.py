@@ -28,7 +28,7 @@ class Reading(Enum):
 
 
 class ArchiveEnv(ToolEnv):
-    """An archive of entries such as `price of clio is 57`, whose last page ends with a question.
+    """An archive of entries such as `clio price 57`, whose last page ends with a question.
 
     Nothing but the question, which nobody sees before the end, tells the entries that matter from the others: a policy
     has to carry all of them, or has to have kept the pages. The user's message shows the first page.

@@ -2,7 +2,7 @@
 
 python -m segue.envs.archive.recall_text <folder> [--documents 600] [--lines 190] [--seed 0]
 
-A line is an entry of `archive` (`price of clio is 57`). Six lines in ten repeat an earlier one of their document; how
+A line is an entry of `archive` (`clio price 57`). Six lines in ten repeat an earlier one of their document; how
 many lines back, every order of magnitude is as likely. The rest say something new.
 """
 
@@ -24,7 +24,7 @@ def make_document(rng: random.Random, num_lines: int) -> str:
         if lines and rng.random() < REPEATED:
             lines.append(lines[-min(round(len(lines) ** rng.random()), len(lines))])
         else:
-            lines.append(f"{topic} of {name} is {rng.randint(1, MAX_NUMBER)}")
+            lines.append(f"{name} {topic} {rng.randint(1, MAX_NUMBER)}")
     return "\n".join(lines) + "\n"
 
 

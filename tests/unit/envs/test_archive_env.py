@@ -61,13 +61,13 @@ def test_demonstrators_repeat_themselves() -> None:
     # test_archive_task.py works the truth 4 out; an earlier value was 73
     assert info["truth"] == "4"
     assert env.expert("expert", random.Random(1)) == {
-        "response": "height of tulip is 73\nheight of tulip is 4",
+        "response": "tulip height 73\ntulip height 4",
         "calls": [{"name": "answer", "arguments": {"value": "4"}}],
     }
     slip = env.expert("fallible", random.Random(1))
     assert slip == env.expert("fallible", random.Random(1))
     assert slip == {
-        "response": "height of tulip is 73",
+        "response": "tulip height 73",
         "calls": [{"name": "answer", "arguments": {"value": "it is 73"}}],
     }
     with pytest.raises(ValueError, match="skill must be expert or fallible"):

@@ -15,9 +15,9 @@ from segue.envs.archive.task import ArchiveTask, Split, make_task
 from segue.envs.archive.vocabulary import EVENTS, NAMES, NUMBERS, PHRASES, RELATIONS
 
 NUM_SEEDS = 200
-LINE = re.compile(r"([a-z]+) of ([a-z]+(?: [0-9]+)?) (?:is|by) ([a-z]+(?: [0-9]+)?|[0-9]+)")
-# topic, of, name, is, name, four spaces, a line's end; and a number of up to two digits behind each name, with a space
-MAX_ENTRY_TOKENS = 10 + 2 * 3
+LINE = re.compile(r"([a-z]+(?: [0-9]+)?) ([a-z]+) ([a-z]+(?: [0-9]+)?|[0-9]+)")
+# name, topic, name, two spaces, a line's end; and a number of up to two digits behind each name, with a space
+MAX_ENTRY_TOKENS = 6 + 2 * 3
 
 
 def make_shape(**changes: Any) -> Shape:
@@ -35,7 +35,7 @@ def read_entries(task: ArchiveTask) -> Iterator[tuple[str, str, str]]:
         for line in lines:
             match = LINE.fullmatch(line)
             assert match is not None, line
-            yield match[1], match[2], match[3]
+            yield match[2], match[1], match[3]
 
 
 def derive_truth(task: ArchiveTask) -> str:
@@ -84,8 +84,8 @@ def test_the_truth_of_an_archive_whose_names_have_numbers() -> None:
     kinds = set()
     for seed in range(12):
         task = make_task(seed, shape, Split.train)
-        # 64 Ki tokens / (11 tokens an entry * 2 * 11 topics)
-        assert task.register.num_subjects == 270 > len(NAMES)
+        # 64 Ki tokens / (7 tokens an entry * 2 * 11 topics)
+        assert task.register.num_subjects == 425 > len(NAMES)
         kinds.add(task.question.kind)
         assert task.question.truth == derive_truth(task), task.question
     assert kinds == set(KINDS)
@@ -95,9 +95,9 @@ def test_a_truth_worked_out_by_hand() -> None:
     task = make_task(3, make_shape(length_tokens=512), Split.train)
     lines = [line for number in range(2) for line in task.page(number).split("\n")]
     assert task.question.text == "what is the latest height of tulip?"
-    assert [line for line in lines if line.startswith("height of tulip ")] == [
-        "height of tulip is 73",
-        "height of tulip is 4",
+    assert [line for line in lines if line.startswith("tulip height ")] == [
+        "tulip height 73",
+        "tulip height 4",
     ]
     assert (task.question.truth, [slip.answer for slip in task.question.slips]) == ("4", ["73"])
 
@@ -177,7 +177,7 @@ def test_neither_form_nor_frequency_tells_what_will_be_asked(length: int) -> Non
     register = task.register
     num_keys = 11 * register.num_subjects
     assert (len(register.numbers), len(register.relations), len(register.events)) == (6, 3, 2)
-    # a key comes up twice on average, whatever the length, as what is asked does; 11 tokens an entry are about right
+    # a key comes up twice on average, whatever the length, as what is asked does; 7 tokens an entry are about right
     assert 1.5 < len(entries) / num_keys < 2.3
     repeated = sum(count > 1 for count in counts.values()) / len(counts)
     # of a Poisson variable of mean 2 that is not 0: (1 - 3 exp(-2)) / (1 - exp(-2)) = 0.69

@@ -26,7 +26,7 @@ TOKENIZER = load_tokenizer("segue_bpe_1k")
 
 def test_words_of_an_entry_are_tokens_each() -> None:
     words = (
-        *archive_words.NAMES, *archive_words.NUMBERS, *archive_words.RELATIONS, *archive_words.EVENTS, "of", "is", "by",
+        *archive_words.NAMES, *archive_words.NUMBERS, *archive_words.RELATIONS, *archive_words.EVENTS,
         *TRAINING.materials, *TRAINING.products,
     )  # fmt: skip
     assert [word for word in words if len(TOKENIZER.encode(word)) != 1] == []
