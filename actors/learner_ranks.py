@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.actors.errors import ActorLost, RunError, Silent
-from segue.actors.supervise import Fleet, Member
+from segue.actors.fleet import Fleet, Member
 from segue.conf.schema import OptimizerConfig, SegueConfig
 
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from segue.actors.errors import ActorLost, NeverBegan, RunError
 from segue.actors.faults import Fault
+from segue.actors.fleet import Answer, Fleet, Member, rollout_name
 from segue.actors.rollout_stats import RolloutStats
-from segue.actors.supervise import Answer, Fleet, Member, rollout_name
 from segue.actors.weight_channel import WeightTicket, is_gone
 from segue.conf.schema import SegueConfig
 

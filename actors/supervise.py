@@ -8,7 +8,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +25,7 @@ from ray.exceptions import (
 )
 
 from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RayLost, RunError
+from segue.actors.fleet import Answer, Member, learner_name, rollout_name
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_actor import LearnerActor
 from segue.actors.ray_errors import explain_failure, explain_loss, has_never_begun, last_line, node_of
@@ -56,35 +56,8 @@ _PROCESS_NOTICED_S = 30.0
 _LOSSES = (RayActorError, ObjectLostError, NodeDiedError, OutOfMemoryError, WorkerCrashedError)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One actor."""
-
-    name: str
-    handle: Any
-    """Ray's handle."""
-    demand: dict[str, float] = field(default_factory=dict, compare=False)
-    """What it asks a node of the cluster for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What became of a question."""
-
-    reference: Any
-    value: Any = None
-    error: RunError | None = None
-    """`ActorLost` where the process is gone; else what its code raised."""
-
-    def or_raise(self) -> Any:
-        """The value, or the error raised."""
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-class Fleet:
-    """The actors of one run."""
+class RayFleet:
+    """A `Fleet` of Ray's actors."""
 
     def __init__(self, config: SegueConfig, *, run_folder: Path, interrupt: Interrupt) -> None:
         """`config` may leave open how many actors there are and what they compute on.
@@ -283,25 +256,15 @@ class Fleet:
         return ActorLost(f"{owner} died: {explain_loss(text)}")
 
 
-def rollout_name(index: int) -> str:
-    """Of a rollout actor."""
-    return f"rollout-{index}"
-
-
-def learner_name(rank: int) -> str:
-    """Of a learner rank."""
-    return f"learner-{rank}"
-
-
 @contextmanager
-def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]) -> Iterator[Fleet]:
+def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]) -> Iterator[RayFleet]:
     """A fleet, not started, that is ended with the block; Ctrl-C ends the block at its next wait.
 
     Raises:
         Interrupted: Ray is gone, but the user asked the run to end: who signals a process may have signalled Ray's too.
     """
     interrupt = Interrupt(say)
-    fleet = Fleet(config, run_folder=run_folder, interrupt=interrupt)
+    fleet = RayFleet(config, run_folder=run_folder, interrupt=interrupt)
     interrupt.install()
     try:
         yield fleet

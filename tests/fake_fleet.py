@@ -13,12 +13,12 @@ import numpy as np
 from actor_cases import make_episode, make_trajectory
 
 from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RunError
+from segue.actors.fleet import Answer, Member
 from segue.actors.group_record import make_record
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.rollout_actor import HeldOutGroup, HeldOutRequest
 from segue.actors.rollout_stats import RolloutStats
 from segue.actors.stages import StepPlan
-from segue.actors.supervise import Answer, Member
 from segue.actors.task import Task
 from segue.actors.weight_channel import WeightTicket
 from segue.learner.curriculum import StagePlace

@@ -12,8 +12,9 @@ import psutil
 import ray
 
 from segue.actors.errors import RayLost
+from segue.actors.fleet import Member
 from segue.actors.interrupt import Interrupt
-from segue.actors.supervise import Fleet, Member
+from segue.actors.supervise import RayFleet
 from segue.conf.environment import apply_driver_environment
 from segue.conf.schema import ClusterConfig, SegueConfig
 
@@ -25,7 +26,7 @@ class Sleeper:
         time.sleep(seconds)
 
 
-class SleeperFleet(Fleet):
+class SleeperFleet(RayFleet):
     """A fleet of one."""
 
     def spawn(self) -> Member:

@@ -15,10 +15,11 @@ import pytest
 import ray
 
 from segue.actors.errors import ActorLost, Interrupted, RunError
+from segue.actors.fleet import Answer, Member
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.ray_runtime import reserve_gpus
-from segue.actors.supervise import Answer, Fleet, Member, actor_options
+from segue.actors.supervise import RayFleet, actor_options
 from segue.actors.weight_channel import WeightTicket, is_gone
 from segue.conf.environment import apply_driver_environment
 from segue.conf.schema import ClusterConfig, OptimizerConfig, SegueConfig
@@ -89,7 +90,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-class SleeperFleet(Fleet):
+class SleeperFleet(RayFleet):
     """A fleet whose actors are sleepers."""
 
     def spawn_learner(self, rank: int) -> Member:
@@ -201,14 +202,16 @@ def test_a_cluster_that_is_not_there_is_named_with_what_to_do(tmp_path: Path, ad
     config = SegueConfig(cluster=ClusterConfig(address=address))
     start = time.monotonic()
     with pytest.raises(RunError, match=told):
-        Fleet(config, run_folder=tmp_path, interrupt=Interrupt(print)).start()
+        RayFleet(config, run_folder=tmp_path, interrupt=Interrupt(print)).start()
     assert time.monotonic() - start < 30
 
 
 def test_a_cluster_that_was_there_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # where Ray looks for the one that `auto` means
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    fleet = Fleet(SegueConfig(cluster=ClusterConfig(address="auto")), run_folder=tmp_path, interrupt=Interrupt(print))
+    fleet = RayFleet(
+        SegueConfig(cluster=ClusterConfig(address="auto")), run_folder=tmp_path, interrupt=Interrupt(print)
+    )
     with pytest.raises(RunError, match=r"^cluster\.address must be that of a cluster, got \S+:1, where nothing is: "):
         fleet.start()
 
@@ -218,7 +221,9 @@ def test_a_shell_that_names_no_cluster_to_join_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", named)
-    fleet = Fleet(SegueConfig(cluster=ClusterConfig(address="auto")), run_folder=tmp_path, interrupt=Interrupt(print))
+    fleet = RayFleet(
+        SegueConfig(cluster=ClusterConfig(address="auto")), run_folder=tmp_path, interrupt=Interrupt(print)
+    )
     with pytest.raises(RunError, match=f"^RAY_ADDRESS must be host:port, which cluster.address=auto joins, .* {named}"):
         fleet.start()
 

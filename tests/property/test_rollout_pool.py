@@ -18,9 +18,9 @@ from ray.exceptions import ObjectLostError
 from segue.actors import rollout_pool
 from segue.actors.errors import ActorLost, NeverBegan, RayLost, RunError
 from segue.actors.faults import Fault
+from segue.actors.fleet import Answer, Member
 from segue.actors.rollout_pool import Job, RolloutPool
 from segue.actors.rollout_stats import RolloutStats
-from segue.actors.supervise import Answer, Member
 from segue.actors.weight_channel import WeightTicket
 from segue.conf.schema import ClusterConfig, SegueConfig
 from segue.rollout.trajectory import PolicyVersion

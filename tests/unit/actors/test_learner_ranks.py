@@ -7,8 +7,8 @@ import pytest
 
 from segue.actors import learner_ranks
 from segue.actors.errors import ActorLost, RunError
+from segue.actors.fleet import Answer, Member
 from segue.actors.learner_ranks import LearnerRanks
-from segue.actors.supervise import Answer, Member
 from segue.conf.schema import ClusterConfig, SegueConfig
 
 TIMEOUT_S = 1000.0

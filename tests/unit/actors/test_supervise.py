@@ -22,7 +22,7 @@ from ray.exceptions import (
 
 from segue.actors.errors import ActorLost, NeverBegan, RayLost
 from segue.actors.interrupt import Interrupt
-from segue.actors.supervise import Fleet, fresh_namespace
+from segue.actors.supervise import RayFleet, fresh_namespace
 from segue.conf.schema import ClusterConfig, SegueConfig
 
 FULL = (
@@ -34,7 +34,7 @@ NODE_DIED = "The actor died because its node has died. Node Id: ab\n\tthe actor'
 PROCESS_DIED = "Its worker process has died. Exit detail: End of file. Some common causes include: (1) the OOM killer"
 
 
-class RaylessFleet(Fleet):
+class RaylessFleet(RayFleet):
     """A fleet whose Ray is there, or not."""
 
     is_alive = True
@@ -110,7 +110,7 @@ def test_a_launch_does_not_meet_the_actors_of_the_one_before() -> None:
 
 def test_a_process_is_noticed_sooner_than_a_node() -> None:
     config = SegueConfig(cluster=ClusterConfig(address="auto"))
-    on_cluster = Fleet(config, run_folder=Path("run"), interrupt=Interrupt(print)).loss_noticed_s()
-    alone = Fleet(SegueConfig(), run_folder=Path("run"), interrupt=Interrupt(print)).loss_noticed_s()
+    on_cluster = RayFleet(config, run_folder=Path("run"), interrupt=Interrupt(print)).loss_noticed_s()
+    alone = RayFleet(SegueConfig(), run_folder=Path("run"), interrupt=Interrupt(print)).loss_noticed_s()
     # 62 s were measured with Ray's defaults
     assert alone == 30.0 and 62.0 < on_cluster < 120.0
