@@ -113,6 +113,7 @@ class Controller:
         lineage: Lineage,
         initial_model: Path | None,
         started: float,
+        clock: StepClock,
     ) -> None:
         """Args are what a run is made of; `started` is the `time.monotonic()` at which this launch began."""
         self._config = config
@@ -139,7 +140,7 @@ class Controller:
             faults=faults,
             view=view,
         )
-        self._clock = StepClock()
+        self._clock = clock
         self._buffer = Buffer(folder.groups, max_uses=phase.max_uses)
         self._effort = Effort(phase.effort)
         self._tasks = TaskStream(kind=phase.task_kind, run_seed=config.seed, seed_limit=config.eval.seed_start)

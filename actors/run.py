@@ -31,6 +31,7 @@ from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder, new_folder, write_json
 from segue.actors.stage_meter import stage_options
 from segue.actors.stages import Stages
+from segue.actors.step_metrics import StepClock
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
 from segue.actors.text import check_text, prepare_corpus
@@ -144,6 +145,7 @@ def _launch(
             lineage=lineage,
             initial_model=start_from,
             started=started,
+            clock=StepClock(),
         )
         faults.keep_with(lambda fault: recorder.write_fault(controller.step, fault))
         status = "failed"

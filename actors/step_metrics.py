@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -37,28 +37,33 @@ _TRUNCATED = (Outcome.truncated_length, Outcome.truncated_turns, Outcome.truncat
 
 
 class StepClock:
-    """Seconds of the parts of a step, and of whole steps."""
+    """Seconds of the parts of a step, and of whole steps.
 
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
+    Args:
+        now: the time, in seconds; a simulation has its own.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._start = now()
         self._parts: dict[str, float] = {}
         self._recent: deque[float] = deque(maxlen=_ETA_STEPS)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time what runs inside as one part of the step."""
-        start = time.perf_counter()
+        start = self._now()
         yield
-        self._parts[name] = self._parts.get(name, 0.0) + time.perf_counter() - start
+        self._parts[name] = self._parts.get(name, 0.0) + self._now() - start
 
     def begin_step(self) -> None:
         """A step starts now; what lies between steps (evaluations, checkpoints) is not counted."""
-        self._start = time.perf_counter()
+        self._start = self._now()
         self._parts = {}
 
     def end_step(self, steps_left: int) -> dict[str, float]:
         """Metrics `loop/…` of the step that ends now."""
-        wall_s = time.perf_counter() - self._start
+        wall_s = self._now() - self._start
         self._recent.append(wall_s)
         parts = {f"loop/{name}/wall_s": seconds for name, seconds in self._parts.items()}
         eta_s = steps_left * sum(self._recent) / len(self._recent)

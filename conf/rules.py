@@ -37,6 +37,9 @@ from segue.conf.secret import MASK, holds_secret
 
 SAMPLED_MODE, GREEDY_MODE = EVALUATION_MODES = ("sampled", "greedy")
 
+# sections of `simulate`
+_SPREADS = ("turns", "prompt_tokens", "turn_tokens", "observation_tokens", "call_s")
+
 # dotted path, lowest value that makes sense
 _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("seed", 0),
@@ -77,9 +80,21 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("cluster.learner_ranks", 1),
     ("cluster.threads", 1),
     ("cluster.max_losses", 0),
+    ("simulate.decode_session_s", 0),
+    ("simulate.learner_step_s", 0),
+    ("simulate.publish_s", 0),
+    *((f"simulate.{name}.tail", 1) for name in _SPREADS),
 )
 
-_ABOVE_ZERO = ("learner.advantage.std_epsilon", "learner.critic.coefficient", "learner.critic.lr_ratio")
+_ABOVE_ZERO = (
+    "learner.advantage.std_epsilon",
+    "learner.critic.coefficient",
+    "learner.critic.lr_ratio",
+    "simulate.prefill_tokens_per_s",
+    "simulate.learner_tokens_per_s",
+    "simulate.decode_step_s",
+    *(f"simulate.{name}.median" for name in _SPREADS),
+)
 
 # dotted path, highest value that is not a slip of the hand: beyond it memory runs out, or a clock overflows
 _AT_MOST: tuple[tuple[str, float], ...] = (

@@ -601,6 +601,44 @@ class RunConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class SpreadConfig:
+    """A quantity that varies: lognormal."""
+
+    median: float = 1.0
+    """Half of the draws lie below; above 0."""
+    tail: float = 1.0
+    """99th percentile over the median; at least 1, which is no variation at all."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SimulateConfig:
+    """What `segue simulate` takes episodes, engine and learner to be. The defaults are about the default run's."""
+
+    turns: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=2.0))
+    """Of an episode, at most `rollout.max_turns`."""
+    prompt_tokens: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=130.0))
+    """Before the first turn; a group's members share them."""
+    turn_tokens: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=60.0, tail=1.5))
+    """Sampled in a turn."""
+    observation_tokens: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=30.0, tail=1.5))
+    """Of what the environment replies to a turn, with its frame."""
+    call_s: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=0.001))
+    """The environment's time over a turn, in seconds; an env worker is at one call at a time."""
+    decode_step_s: float = 0.004
+    """Seconds of a decode step of a rollout actor, beside what each session adds."""
+    decode_session_s: float = 0.00009
+    """What each session adds, in seconds."""
+    prefill_tokens_per_s: float = 4000.0
+    """Prompt and observation tokens that a rollout actor feeds a second."""
+    learner_step_s: float = 0.1
+    """Seconds of a learner step, beside its tokens."""
+    learner_tokens_per_s: float = 4000.0
+    """Tokens of trajectories that all ranks together train a second."""
+    publish_s: float = 0.05
+    """Seconds of handing new weights to the rollout actors."""
+
+
+@dataclass(kw_only=True, slots=True)
 class SegueConfig:
     """The root."""
 
@@ -617,3 +655,4 @@ class SegueConfig:
     eval: EvalConfig = field(default_factory=EvalConfig)
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)

@@ -19,6 +19,7 @@ from segue.actors.recorder import JsonlSink, Recorder
 from segue.actors.rollout_pool import RolloutPool
 from segue.actors.run_folder import RunFolder
 from segue.actors.stages import Stages
+from segue.actors.step_metrics import StepClock
 from segue.conf.load import load_config
 from segue.conf.schema import SegueConfig
 
@@ -112,6 +113,7 @@ def launch(
         lineage=lineage,
         initial_model=None,
         started=time.monotonic(),
+        clock=StepClock(),
     )
     faults.keep_with(lambda fault: recorder.write_fault(controller.step, fault))
     controller.restore(step, state)

@@ -26,7 +26,7 @@ from segue.conf.schema import SegueConfig
 from segue.conf.secret import mask_override
 
 # commands that start no actors
-_WITHOUT_RAY = ("describe", "check-env")
+_WITHOUT_RAY = ("describe", "check-env", "simulate")
 
 
 def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "pretrain": "imitation of the environment's demonstrator",
     "eval": "held-out success of a trained model",
     "rollout": "play episodes and print them",
+    "simulate": "what a training run's loop would do, in virtual time and without a model",
     "describe": "parameters, memory and operations of a model",
     "check-env": "hold an environment against the contract",
     "export": "write a run's model as other implementations read it",
