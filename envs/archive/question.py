@@ -53,7 +53,7 @@ def recall(rng: random.Random, register: Register) -> Question:
     truth, slip = _different(rng, register, topic, 2)
     entry, decoy = Entry(topic=topic, subject=subject, value=truth), Entry(topic=topic, subject=other, value=slip)
     return Question(
-        kind="recall", text=_words(rng, "recall", topic=topic, subject=subject),
+        kind="recall", text=recall_question(rng, entry),
         right=Conclusion(truth, (entry,)), slips=(Conclusion(slip, (decoy,)),), decisive=(entry,), decoys=(decoy,),
     )  # fmt: skip
 
@@ -102,6 +102,11 @@ KINDS: dict[str, Callable[[random.Random, Register], Question]] = {
     build.__name__: build for build in (recall, latest, count, two_hop)
 }
 """Question class to its builder."""
+
+
+def recall_question(rng: random.Random, entry: Entry) -> str:
+    """Asks for what an entry says."""
+    return _words(rng, "recall", topic=entry.topic, subject=entry.subject)
 
 
 def draw_question(rng: random.Random, register: Register, classes: Sequence[str]) -> Question:
