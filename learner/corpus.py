@@ -46,7 +46,10 @@ def find_files(pattern: str) -> list[Path]:
     """
     paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
     if len(paths) < 2:
-        raise ConfigError(f"pretrain.curriculum.text must find at least two files, got {len(paths)} by {pattern}")
+        raise ConfigError(
+            f"pretrain.curriculum.text must find at least two files, got {len(paths)} by {pattern}; "
+            "`python -m segue.envs.archive.recall_text <folder>` writes some that teach recall"
+        )
     return paths
 
 
