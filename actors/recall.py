@@ -41,7 +41,7 @@ def recall_options(length: int, quarter: int) -> dict[str, Any]:
     return {"length_tokens": length, "fact_region": region, "classes": ["recall"]}
 
 
-def answer_only(trajectory: Trajectory, tokenizer: Tokenizer) -> Trajectory:
+def answering_turn_only(trajectory: Trajectory, tokenizer: Tokenizer) -> Trajectory:
     """The trajectory with nothing trainable but its last turn, which quotes the fact and answers.
 
     `info` gains `distance_tokens`.

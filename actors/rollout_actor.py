@@ -15,7 +15,7 @@ from segue.actors.admission import Admission
 from segue.actors.episode import Episode, summarize
 from segue.actors.errors import RunError
 from segue.actors.group_record import GroupRecord, count_versions, make_record
-from segue.actors.recall import answer_only
+from segue.actors.recall import answering_turn_only
 from segue.actors.rollout_stats import RolloutStats
 from segue.actors.run_folder import SESSIONS_NAME, TEXT_NAME
 from segue.actors.shared_folder import FolderMark
@@ -76,7 +76,7 @@ class HeldOutRequest:
     """Reset options."""
     folder: Path
     recalls: bool
-    """The expert plays, and only its answers are kept trainable (`recall.answer_only`)."""
+    """The expert plays, and only the turns that answer are kept trainable (`recall.answering_turn_only`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,14 +205,14 @@ class RolloutActor:
         """Have held-out tasks demonstrated, and keep them in a file.
 
         Raises:
-            RunError: one did not come to its own end, or its answer or fact was not found.
+            RunError: one did not come to its own end, or its fact was not found.
         """
         skill = Skill.expert if request.recalls else self._config.pretrain.skill
         trajectories = await self._play_each(_demonstrator(self._agent, skill), request)
         for trajectory in trajectories:
             _refuse_unfinished(trajectory, request)
         if request.recalls:
-            trajectories = [answer_only(trajectory, self._chat.tokenizer) for trajectory in trajectories]
+            trajectories = [answering_turn_only(trajectory, self._chat.tokenizer) for trajectory in trajectories]
         kept = await asyncio.to_thread(keep_held_out, request.folder, request.name, trajectories, made_by=self._name)
         if not request.recalls:
             return kept

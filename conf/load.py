@@ -58,6 +58,7 @@ MAX_JOBS = 1000
 CHANGEABLE_ON_RESUME = (
     "run.dir",
     "run.console",
+    "simulate",
     "run.loggers",
     "run.wandb",
     "run.mlflow",

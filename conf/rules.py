@@ -38,7 +38,7 @@ from segue.conf.secret import MASK, holds_secret
 SAMPLED_MODE, GREEDY_MODE = EVALUATION_MODES = ("sampled", "greedy")
 
 # sections of `simulate`
-_SPREADS = ("turns", "prompt_tokens", "turn_tokens", "observation_tokens", "call_s")
+_SPREADS = ("turns", "prompt_tokens", "turn_tokens", "observation_tokens", "reset_s", "call_s")
 
 # dotted path, lowest value that makes sense
 _AT_LEAST: tuple[tuple[str, float], ...] = (
@@ -116,6 +116,9 @@ _AT_MOST: tuple[tuple[str, float], ...] = (
     ("cluster.rollout_actors", 65_536),
     ("cluster.learner_ranks", 65_536),
     ("cluster.threads", 1024),
+    *((f"simulate.{name}.median", 1e9) for name in _SPREADS),
+    *((f"simulate.{name}.tail", 1e6) for name in _SPREADS),
+    *((f"simulate.{name}", 1e6) for name in ("decode_step_s", "decode_session_s", "learner_step_s", "publish_s")),
 )
 
 _SECONDS = (

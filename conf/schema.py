@@ -612,7 +612,7 @@ class SpreadConfig:
 
 @dataclass(kw_only=True, slots=True)
 class SimulateConfig:
-    """What `segue simulate` takes episodes, engine and learner to be. The defaults are about the default run's."""
+    """What `segue simulate` takes episodes, engine and learner to be."""
 
     turns: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=2.0))
     """Of an episode, at most `rollout.max_turns`."""
@@ -622,6 +622,8 @@ class SimulateConfig:
     """Sampled in a turn."""
     observation_tokens: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=30.0, tail=1.5))
     """Of what the environment replies to a turn, with its frame."""
+    reset_s: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=0.001))
+    """The environment's time until it has a task, in seconds."""
     call_s: SpreadConfig = field(default_factory=lambda: SpreadConfig(median=0.001))
     """The environment's time over a turn, in seconds; an env worker is at one call at a time."""
     decode_step_s: float = 0.004

@@ -26,7 +26,7 @@ from segue.conf.schema import SegueConfig
 from segue.conf.secret import mask_override
 
 # commands that start no actors
-_WITHOUT_RAY = ("describe", "check-env", "simulate")
+_WITHOUT_RAY = ("describe", "check-env")
 
 
 def compose(command: str, arguments: argparse.Namespace) -> SegueConfig | None:
@@ -62,6 +62,21 @@ def _keep_ray_private(config: SegueConfig) -> None:
     keep_ray_files_private(config.cluster)
 
 
+def checked_jobs(command: str, jobs: list[list[str]]) -> list[SegueConfig]:
+    """The configuration of each job.
+
+    Raises:
+        ConfigError: one of them cannot run; it says which.
+    """
+    return [_checked(command, job) for job in jobs]
+
+
+def print_jobs(command: str, jobs: list[list[str]], configs: list[SegueConfig]) -> None:
+    """What `--cfg` prints of several jobs."""
+    for job, config in zip(jobs, configs, strict=True):
+        print(f"# {_shown(command, job)}\n{config_to_yaml(config)}")
+
+
 def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = None) -> int:
     """Run the command once for each combination, each in a process and a folder of its own, and tell the results.
 
@@ -79,10 +94,9 @@ def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = 
     combinations = job_overrides(overrides)
     writes_to_run_dir = command in RESUMING_COMMANDS
     jobs = _with_folders(combinations, overrides) if writes_to_run_dir else combinations
-    configs = [_checked(command, job) for job in jobs]
+    configs = checked_jobs(command, jobs)
     if arguments.cfg is not None:
-        for job, config in zip(jobs, configs, strict=True):
-            print(f"# {_shown(command, job)}\n{config_to_yaml(config)}")
+        print_jobs(command, jobs, configs)
         return 0
     results = _multirun_folder() if out is None else out
     ended: list[EndedJob] = []

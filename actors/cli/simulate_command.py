@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from segue.actors.simulation.forecast import Forecast
     from segue.conf.schema import SegueConfig
 
+    _Result = tuple[list[str], Forecast]
+    """What is varied, and what comes of it."""
+
 ABOUT = (
     "Say what a training run's loop would do: its own controller in virtual time, over episodes, engines and a learner "
     "that only take the time that `simulate.…` gives them. No model, no Ray; an hour in a second or two."
@@ -37,58 +40,75 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Run the command."""
     arguments = parse(build_parser(), argv)
+    overrides: list[str] = arguments.overrides
     # Hydra loads here and not for --help
-    from segue.conf.load import config_to_yaml, job_overrides, load_config
+    from segue.actors.cli.command_line import checked_jobs, print_jobs
+    from segue.conf.load import job_overrides
+    from segue.conf.secret import mask_override
 
-    jobs = job_overrides(arguments.overrides) if arguments.multirun else [arguments.overrides]
-    configs = [load_config(job, "simulate") for job in jobs]
+    jobs = job_overrides(overrides) if arguments.multirun else [overrides]
+    configs = checked_jobs("simulate", jobs)
     if arguments.cfg is not None:
-        print("\n".join(map(config_to_yaml, configs)), end="")
+        print_jobs("simulate", jobs, configs)
         return 0
     settled = [_settled(config) for config in configs]
     # Ray and the tensor library load here and not for --help
-    from segue.actors.simulation.forecast import forecast
+    from segue.actors.simulation.forecast import forecast, num_simulated
 
     console = PatientConsole(stderr=True)
-    names = [" ".join(text for text in job if text not in arguments.overrides) or "as given" for job in jobs]
-    results: dict[str, Forecast] = {}
+    results: list[_Result] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("simulating", total=sum(config.train.steps for config in settled))
-        for name, config in zip(names, settled, strict=True):
-            results[name] = forecast(config, lambda _: progress.advance(bar))
-    if arguments.json:
-        print(json.dumps({name: result.to_json() for name, result in results.items()}, indent=2))
-    else:
-        PatientConsole().print(_table(results))
+        bar = progress.add_task("simulating", total=sum(map(num_simulated, settled)))
+        try:
+            for job, config in zip(jobs, settled, strict=True):
+                varied = [mask_override(text) for text in job if text not in overrides]
+                results.append((varied, forecast(config, lambda: progress.advance(bar))))
+        finally:
+            # one that cannot be, or Ctrl-C, takes none of the others along
+            progress.stop()
+            _tell(results, as_json=arguments.json)
     return 0
 
 
 def _settled(config: "SegueConfig") -> "SegueConfig":
-    """With counts of actors; what they compute on is of no account.
+    """With counts of actors: what they compute on says nothing here, and none that are not given are of CPUs.
 
     Raises:
-        ConfigError: too few steps for a mean.
+        ConfigError: there is nothing to simulate.
     """
     from segue.conf.placement import placed
 
-    if config.train.steps < 2:
-        raise ConfigError(f"train.steps must be at least 2 to be simulated, got {config.train.steps}")
+    seats, size = config.rollout.max_sessions, config.train.group_size
+    if config.train.steps < 1:
+        raise ConfigError(f"train.steps must be at least 1 to be simulated, got {config.train.steps}")
+    if size > seats:
+        raise ConfigError(
+            f"rollout.max_sessions must be at least train.group_size ({size}) to be simulated, got {seats}"
+        )
     cluster = replace(config.cluster, address=None, rollout_resources={}, learner_resources={})
     return placed(replace(config, cluster=cluster), 0)
 
 
-def _table(results: "dict[str, Forecast]") -> Table:
+def _tell(results: "list[_Result]", *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([{"overrides": varied, **result.to_json()} for varied, result in results], indent=2))
+    elif results:
+        PatientConsole().print(_table(results))
+
+
+def _table(results: "list[_Result]") -> Table:
     table = Table(
-        "", "steps/h", "a step", "waits", "engines", "tokens/s", "age", "oldest", show_edge=False, padding=(0, 1, 0, 0)
-    )
+        "", "actors", "steps/h", "a step", "waits", "engines", "tokens/s", "age",
+        show_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify = "right"
         column.no_wrap = True
-    for name, result in results.items():
+    for varied, result in results:
         table.add_row(
-            name, f"{result.steps_per_hour:,.0f}", f"{result.step_s:,.1f} s", f"{result.wait_share:.0%}",
-            f"{result.engine_busy_share:.0%}", f"{result.sampled_tokens_per_s:,.0f}", f"{result.age_mean_steps:.2f}",
-            f"{result.age_max_steps:.0f}",
+            " ".join(varied), f"{result.rollout_actors}+{result.learner_ranks}", f"{result.steps_per_hour:,.0f}",
+            f"{result.step_s:,.1f} s", f"{result.wait_share:.0%}", f"{result.engine_busy_share:.0%}",
+            f"{result.sampled_tokens_per_s:,.0f}", f"{result.age_mean_steps:.2f}",
         )  # fmt: skip
     return table

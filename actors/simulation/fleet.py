@@ -60,7 +60,8 @@ class SimulatedFleet:
             there = [reference for reference in references if reference in self._answers]
             if there:
                 return [Answer(reference=reference, value=self._answers.pop(reference)) for reference in there]
-            assert self.events.advance(), "somebody is waited for who has nothing to do"
+            if not self.events.advance():
+                raise AssertionError("somebody is waited for who has nothing to do")
 
     def heed_interrupt(self) -> None:
         """See `Fleet`; Ctrl-C ends a simulation at once."""

@@ -10,6 +10,7 @@ from typing import Any
 from segue.actors.checkpoint_store import CheckpointStore
 from segue.actors.console import ConsoleView
 from segue.actors.controller import Controller
+from segue.actors.errors import RunError
 from segue.actors.faults import FaultLog
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.lineage import Lineage
@@ -24,14 +25,17 @@ from segue.actors.stages import Stages
 from segue.actors.step_metrics import StepClock
 from segue.conf.schema import SegueConfig
 
-_STEP, _WAIT, _LEARN, _PUBLISH = (f"loop/{part}/wall_s" for part in ("step", "wait", "learn", "publish"))
+_WAIT, _LEARN, _PUBLISH = (f"loop/{part}/wall_s" for part in ("wait", "learn", "publish"))
 _AGE, _OLDEST, _MASKED = "staleness/age/mean_steps", "staleness/age/max_steps", "staleness/masked/share"
+_NEVER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Means over the steps behind the first, which waits for a full batch whatever the bound; shares are in [0, 1]."""
+    """Means over `train.steps` steps, between those in which the loop fills up and runs dry; shares are in [0, 1]."""
 
+    rollout_actors: int
+    learner_ranks: int
     steps_per_hour: float
     step_s: float
     wait_share: float
@@ -46,65 +50,123 @@ class Forecast:
     masked_share: float
     """Of trainable tokens, beyond the bound."""
     dropped_groups: int
+    """Of the whole simulation, with nothing left to train."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
 
 
-class _Listener:
-    """Keeps the steps' metrics, and counters as the first of them ended."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Counters at the end of a step."""
 
-    def __init__(self, read: Callable[[], tuple[float, float, int]], on_step: Callable[[int], None]) -> None:
-        self.steps: list[Values] = []
-        self.after_first: tuple[float, float, int] = (0.0, 0.0, 0)
-        self._read = read
+    values: Values
+    now: float
+    busy_s: float
+    num_sampled: int
+
+
+class _Listener:
+    """Keeps what each step ended with."""
+
+    def __init__(self, fleet: SimulatedFleet, wait_timeout_s: float, on_step: Callable[[], None]) -> None:
+        self.readings: list[_Reading] = []
+        self._fleet = fleet
+        self._wait_timeout_s = wait_timeout_s
         self._on_step = on_step
 
     def write(self, kind: str, step: int, values: Values) -> None:
-        """See `Sink`."""
-        if kind == "step":
-            self.steps.append(values)
-            if len(self.steps) == 1:
-                self.after_first = self._read()
-            self._on_step(step)
+        """See `Sink`.
+
+        Raises:
+            RunError: a run would have given up waiting.
+        """
+        if kind != "step":
+            return
+        waited_s = values[_WAIT] or 0.0
+        if waited_s > self._wait_timeout_s:
+            raise RunError(
+                f"step {step} waits {waited_s:,.0f} s for its groups; a run ends there, unless train.wait_timeout_s "
+                f"({self._wait_timeout_s:g}) allows more"
+            )
+        engines = [actor.engine for actor in self._fleet.actors.values()]
+        for engine in engines:
+            engine.settle()
+        busy_s, num_sampled = sum(engine.busy_s for engine in engines), sum(engine.num_sampled for engine in engines)
+        self.readings.append(_Reading(values, self._fleet.now(), busy_s, num_sampled))
+        self._on_step()
 
     def close(self, status: str) -> None:
         """See `Sink`."""
 
 
-def forecast(config: SegueConfig, on_step: Callable[[int], None]) -> Forecast:
-    """Run the controller over `train.steps` steps of simulated time.
+def num_simulated(config: SegueConfig) -> int:
+    """Steps that a forecast of `train.steps` steps takes."""
+    return config.train.steps + 2 * _margin(config)
+
+
+def forecast(config: SegueConfig, on_step: Callable[[], None]) -> Forecast:
+    """Run the controller in simulated time.
 
     Args:
-        config: at least 2 steps; counts of actors are settled.
-        on_step: told each step that is done.
+        config: with at least one step; counts of actors are settled.
+        on_step: called after each of `num_simulated` steps.
+    Raises:
+        RunError: a run of this configuration would give up waiting.
     """
-    # nobody is evaluated, and a checkpoint holds the loop's bookkeeping alone
-    config = replace(
-        config, env=replace(config.env, variants={}), eval=replace(config.eval, episodes=1),
-        train=replace(config.train, eval_every=0, effort=replace(config.train.effort, episodes=0)),
-    )  # fmt: skip
-    fleet = SimulatedFleet(config)
-    listener = _Listener(lambda: _counters(fleet), on_step)
-    with tempfile.TemporaryDirectory(prefix="segue-simulate-") as folder:
-        path = Path(folder)
+    fleet_config = _without_what_takes_no_time(config)
+    fleet = SimulatedFleet(fleet_config)
+    listener = _Listener(fleet, config.train.wait_timeout_s, on_step)
+    with tempfile.TemporaryDirectory(prefix="segue-simulate-") as name:
+        path = Path(name)
         recorder = Recorder(JsonlSink(RunFolder(path).metrics), [listener])
-        controller = _controller(config, fleet, path, recorder)
-        controller.run()
-        recorder.close("finished")
+        controller = _controller(fleet_config, fleet, path, recorder)
+        try:
+            controller.run()
+        finally:
+            recorder.close("ended")
         dropped = controller.summary()["dropped"]
-    now, busy_s, num_sampled = (
-        after - before for after, before in zip(_counters(fleet), listener.after_first, strict=True)
-    )
-    steps = listener.steps[1:]
-    step_s = _mean(steps, _STEP)
+    margin = _margin(config)
+    # from the end of the last step of the margin
+    begin, *readings = listener.readings[margin - 1 : margin + config.train.steps]
+    end = readings[-1]
+    seconds = end.now - begin.now
+
+    def total(name: str) -> float:
+        return sum(reading.values.get(name) or 0.0 for reading in readings)
+
     return Forecast(
-        steps_per_hour=3600.0 / step_s, step_s=step_s, wait_share=_mean(steps, _WAIT) / step_s,
-        learn_share=_mean(steps, _LEARN) / step_s, publish_share=_mean(steps, _PUBLISH) / step_s,
-        engine_busy_share=busy_s / (now * len(fleet.actors)), sampled_tokens_per_s=num_sampled / now,
-        age_mean_steps=_mean(steps, _AGE), age_max_steps=max(values[_OLDEST] or 0.0 for values in steps),
-        masked_share=_mean(steps, _MASKED), dropped_groups=sum(dropped.values()),
+        rollout_actors=config.cluster.num_rollout_actors, learner_ranks=config.cluster.num_learner_ranks,
+        steps_per_hour=3600.0 * len(readings) / seconds, step_s=seconds / len(readings),
+        wait_share=total(_WAIT) / seconds, learn_share=total(_LEARN) / seconds, publish_share=total(_PUBLISH) / seconds,
+        engine_busy_share=(end.busy_s - begin.busy_s) / (seconds * len(fleet.actors)),
+        sampled_tokens_per_s=(end.num_sampled - begin.num_sampled) / seconds,
+        age_mean_steps=total(_AGE) / len(readings),
+        age_max_steps=max(reading.values.get(_OLDEST) or 0.0 for reading in readings),
+        masked_share=total(_MASKED) / len(readings), dropped_groups=sum(dropped.values()),
+    )  # fmt: skip
+
+
+def _margin(config: SegueConfig) -> int:
+    """Steps in which the loop fills up: all that may be in flight is asked for at once; and in which it runs dry."""
+    return 2 * (config.train.max_staleness + 1)
+
+
+def _without_what_takes_no_time(config: SegueConfig) -> SegueConfig:
+    """Nobody is evaluated, a checkpoint holds the loop's bookkeeping alone, and no real clock ends anything."""
+    train, cluster = config.train, config.cluster
+    steps = num_simulated(config)
+    return replace(
+        config,
+        env=replace(config.env, variants={}),
+        eval=replace(config.eval, episodes=1, timeout_s=_NEVER_S),
+        train=replace(
+            train, steps=steps, checkpoint_every=steps, eval_every=0, wait_timeout_s=_NEVER_S,
+            effort=replace(train.effort, episodes=0),
+        ),
+        learner=replace(config.learner, step_timeout_s=_NEVER_S),
+        cluster=replace(cluster, start_timeout_s=_NEVER_S, answer_timeout_s=_NEVER_S),
     )  # fmt: skip
 
 
@@ -140,15 +202,3 @@ def _controller(config: SegueConfig, fleet: SimulatedFleet, path: Path, recorder
     )
     controller.restore(0, {})
     return controller
-
-
-def _counters(fleet: SimulatedFleet) -> tuple[float, float, int]:
-    """Seconds since the start, engines' busy seconds, sampled tokens."""
-    engines = [actor.engine for actor in fleet.actors.values()]
-    for engine in engines:
-        engine.settle()
-    return fleet.now(), sum(engine.busy_s for engine in engines), sum(engine.num_sampled for engine in engines)
-
-
-def _mean(steps: list[Values], name: str) -> float:
-    return sum(values.get(name) or 0.0 for values in steps) / len(steps)

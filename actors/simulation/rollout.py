@@ -10,11 +10,23 @@ from segue.actors.episode import Episode
 from segue.actors.group_record import GroupRecord
 from segue.actors.simulation.engine import Engine, VersionCounts
 from segue.actors.simulation.events import Events
-from segue.actors.simulation.workload import Rng, Script, draw_counts, draw_script
+from segue.actors.simulation.workload import Script, Turn, draw_counts, draw_script
 from segue.actors.task import Task
 from segue.conf.schema import SegueConfig
 from segue.rollout.trajectory import Outcome, PolicyVersion
 from segue.rollout.trajectory_file import file_name
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Session:
+    """A member of a group."""
+
+    script: Script
+    worker: int = 0
+    played: list[Turn] = field(default_factory=list)
+    began_at: float = 0.0
+    waited_s: float = 0.0
+    """For its worker, while that was at another's call."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -23,15 +35,15 @@ class _Play:
 
     task: Task
     done: Callable[[GroupRecord], None]
-    began_at: float
+    asked_at: float
     prompt_tokens: int
-    scripts: list[Script]
+    sessions: list[_Session]
     num_open: int
     sampled: Counter[PolicyVersion] = field(default_factory=Counter)
 
 
 class SimulatedActor:
-    """See the module; what it does is decided by `simulate`, `env.workers` and `rollout`."""
+    """See the module; what it does is decided by `simulate`, `env` and `rollout`."""
 
     def __init__(self, events: Events, config: SegueConfig, name: str) -> None:
         self._events = events
@@ -40,26 +52,29 @@ class SimulatedActor:
         self.engine = Engine(events, config.simulate, config.rollout.prefill_chunk_tokens)
         self._num_taken = 0
         self._waiting: deque[_Play] = deque()
-        # when each worker has done what it was asked so far
+        # of each env worker: when it has done what it was asked so far, and its open episodes
         self._free_at = [0.0] * config.env.workers
-        self._num_calls = 0
+        self._num_episodes = [0] * config.env.workers
 
     def play(self, task: Task, done: Callable[[GroupRecord], None]) -> None:
         """Play a task's group, once it has its seats."""
         rng = np.random.default_rng(task.seed)
-        config = self._config
-        scripts = [draw_script(config.simulate, config.rollout.max_turns, rng) for _ in range(config.train.group_size)]
-        play = _Play(
-            task=task, done=done, began_at=self._events.now, scripts=scripts, num_open=len(scripts),
-            prompt_tokens=_draw_prompt(config, rng),
+        (prompt_tokens,) = draw_counts(self._config.simulate.prompt_tokens, 1, rng)
+        sessions = [
+            _Session(script=draw_script(self._config, prompt_tokens, rng)) for _ in range(self._config.train.group_size)
+        ]
+        self._waiting.append(
+            _Play(
+                task=task, done=done, asked_at=self._events.now, prompt_tokens=prompt_tokens, sessions=sessions,
+                num_open=len(sessions),
+            )
         )  # fmt: skip
-        self._waiting.append(play)
         self._admit()
 
     def _admit(self) -> None:
         while self._waiting:
-            count = len(self._waiting[0].scripts)
-            if self._num_taken and self._num_taken + count > self._config.rollout.max_sessions:
+            count = len(self._waiting[0].sessions)
+            if self._num_taken + count > self._config.rollout.max_sessions:
                 return
             play = self._waiting.popleft()
             self._num_taken += count
@@ -67,54 +82,61 @@ class SimulatedActor:
             self.engine.feed(play.prompt_tokens, lambda play=play: self._begin(play))  # type: ignore[misc]
 
     def _begin(self, play: _Play) -> None:
-        for script in play.scripts:
-            self._sample(play, script, 0)
+        for session in play.sessions:
+            session.began_at = self._events.now
+            session.worker = self._num_episodes.index(min(self._num_episodes))
+            self._num_episodes[session.worker] += 1
+            self._ask(session, session.script.reset_s, lambda session=session: self._sample(play, session))  # type: ignore[misc]
 
-    def _sample(self, play: _Play, script: Script, turn: int) -> None:
-        self.engine.decode(script.turn_tokens[turn], lambda counts: self._call(play, script, turn, counts))
+    def _ask(self, session: _Session, call_s: float, done: Callable[[], None]) -> None:
+        """A call to the session's environment, behind what its worker has to do."""
+        now, free_at = self._events.now, self._free_at
+        wait_s = max(free_at[session.worker] - now, 0.0)
+        session.waited_s += wait_s
+        free_at[session.worker] = now + wait_s + call_s
+        self._events.after(wait_s + call_s, done)
 
-    def _call(self, play: _Play, script: Script, turn: int, counts: VersionCounts) -> None:
-        """The environment's turn: on one of the workers, behind what that has to do."""
+    def _sample(self, play: _Play, session: _Session) -> None:
+        turn = session.script.turns[len(session.played)]
+        self.engine.decode(turn.tokens, lambda counts: self._call(play, session, turn, counts))
+
+    def _call(self, play: _Play, session: _Session, turn: Turn, counts: VersionCounts) -> None:
         for version, count in counts:
             play.sampled[version] += count
-        worker = self._num_calls % len(self._free_at)
-        self._num_calls += 1
-        self._free_at[worker] = max(self._free_at[worker], self._events.now) + script.call_s[turn]
-        delay_s = self._free_at[worker] - self._events.now
-        if turn + 1 == len(script.turn_tokens):
-            self._events.after(delay_s, lambda: self._end(play))
+        session.played.append(turn)
+        self._ask(session, turn.call_s, lambda: self._hear(play, session, turn))
+
+    def _hear(self, play: _Play, session: _Session, turn: Turn) -> None:
+        """The environment has answered: on with the next turn, or that was the last."""
+        elapsed_s = self._events.now - session.began_at - session.waited_s
+        is_late = elapsed_s > self._config.rollout.max_episode_s
+        if is_late or len(session.played) == len(session.script.turns):
+            self._end(play, session)
         else:
-            self._events.after(delay_s, lambda: self._observe(play, script, turn))
+            self.engine.feed(turn.observation_tokens, lambda: self._sample(play, session))
 
-    def _observe(self, play: _Play, script: Script, turn: int) -> None:
-        self.engine.feed(script.observation_tokens[turn], lambda: self._sample(play, script, turn + 1))
-
-    def _end(self, play: _Play) -> None:
+    def _end(self, play: _Play, session: _Session) -> None:
+        self._num_episodes[session.worker] -= 1
         play.num_open -= 1
-        if play.num_open:
-            return
-        self._num_taken -= len(play.scripts)
-        self._admit()
-        play.done(self._record(play))
+        if play.num_open == 0:
+            self._num_taken -= len(play.sessions)
+            self._admit()
+            play.done(self._record(play))
 
     def _record(self, play: _Play) -> GroupRecord:
         task = play.task
         return GroupRecord(
             number=task.number, task_id=task.task_id, group_id=task.group_id, file=file_name(task.group_id), digest="",
             tokens_by_version=tuple(sorted(play.sampled.items())), made_by=self._name,
-            episodes=tuple(_episode(task, play.prompt_tokens, script) for script in play.scripts),
-            rollout_s=self._events.now - play.began_at,
+            episodes=tuple(_episode(task, play.prompt_tokens, session.played) for session in play.sessions),
+            rollout_s=self._events.now - play.asked_at,
         )  # fmt: skip
 
 
-def _draw_prompt(config: SegueConfig, rng: Rng) -> int:
-    return draw_counts(config.simulate.prompt_tokens, 1, rng)[0]
-
-
-def _episode(task: Task, prompt_tokens: int, script: Script) -> Episode:
-    num_sampled = sum(script.turn_tokens)
+def _episode(task: Task, prompt_tokens: int, turns: list[Turn]) -> Episode:
+    num_sampled = sum(turn.tokens for turn in turns)
     return Episode(
         seed=task.seed, outcome=Outcome.failure, reward=0.0, reward_terms={},
-        num_tokens=prompt_tokens + num_sampled + sum(script.observation_tokens[:-1]), num_sampled_tokens=num_sampled,
-        num_turns=len(script.turn_tokens), attempt=0, info={},
+        num_tokens=prompt_tokens + num_sampled + sum(turn.observation_tokens for turn in turns[:-1]),
+        num_sampled_tokens=num_sampled, num_turns=len(turns), attempt=0, info={},
     )  # fmt: skip

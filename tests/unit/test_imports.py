@@ -99,6 +99,7 @@ LIGHT_COMMANDS = [
     ["--help"],
     ["train", "--help"],
     ["describe", "--help"],
+    ["simulate", "--help"],
     ["describe", "model=tiny"],
     ["train", "--cfg", "job"],
     ["check-env", "--help"],
