@@ -47,7 +47,12 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=36)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    if min(arguments.documents, arguments.lines) < 1:
+        parser.error(f"--documents and --lines must be at least 1, got {arguments.documents} and {arguments.lines}")
+    if arguments.folder.exists():
+        # others would be trained on with them
+        parser.error(f"folder must be a new one, got {arguments.folder}, which is there")
+    arguments.folder.mkdir(parents=True)
     for number in range(arguments.documents):
         text = make_document(random.Random(f"{arguments.seed}:{number}"), arguments.lines)
         (arguments.folder / f"{number:05d}.txt").write_text(text)

@@ -74,6 +74,28 @@ def test_demonstrators_repeat_themselves() -> None:
         env.expert("novice", random.Random(1))
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_demonstrator_quotes_what_its_answer_follows_from_and_in_that_order(kind: str) -> None:
+    env = make_archive(length_tokens=256, classes=[kind], slip_rate=0.0, sloppy_rate=0.0)
+    for seed in range(20):
+        _, info = env.reset(seed=seed)
+        turn = env.expert("expert", random.Random(0))
+        quotes = turn["response"].split("\n")
+        assert sorted(quotes) == sorted(info["facts"])
+        assert turn["calls"] == [{"name": "answer", "arguments": {"value": info["truth"]}}]
+        if kind == "count":
+            assert len(quotes) == int(info["truth"])
+        else:
+            assert quotes[-1].endswith(f" {info['truth']}")
+        if kind == "two_hop":
+            # the subject of the second is what the first names
+            assert quotes[1].startswith(f"{quotes[0].split(' ')[-1]} ")
+        elif kind != "count":
+            # the same key, in the order of the archive
+            assert quotes == info["facts"]
+            assert len({quote.rsplit(" ", 1)[0] for quote in quotes}) == 1
+
+
 def test_pages_come_one_after_another_and_the_question_last() -> None:
     env = make_archive(length_tokens=1024)
     assert [spec.name for spec in env.tools] == ["next", "answer"]

@@ -75,3 +75,22 @@ def test_the_command_writes_a_file_each(tmp_path: Path, monkeypatch: pytest.Monk
     recall_text.main()
     assert [path.name for path in sorted(folder.iterdir())] == ["00000.txt", "00001.txt", "00002.txt"]
     assert (folder / "00002.txt").read_text() == make_document(random.Random("9:2"), 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["new", "--lines", "0"], "--documents and --lines must be at least 1, got 16000 and 0"),
+        (["there"], "folder must be a new one, got there, which is there"),
+    ],
+)
+def test_what_makes_no_texts_is_told(
+    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    monkeypatch.setattr(sys, "argv", ["recall_text", *arguments])
+    with pytest.raises(SystemExit) as end:
+        recall_text.main()
+    assert end.value.code == 2 and told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
