@@ -105,7 +105,7 @@ class RayFleet:
         self._interrupt.install()
 
     def spawn_rollout(self, name: str) -> Member:
-        """Start a rollout actor; it is to be asked to `start`."""
+        """See `Fleet`."""
         options = actor_options(self.config.cluster, name, self.config.cluster.rollout_resources)
         # a learner's ranks want to be near each other, rollout actors want memory
         elsewhere = None if self.config.cluster.address is None else "SPREAD"
@@ -115,7 +115,7 @@ class RayFleet:
         return self._join(name, handle, demand_of(options))
 
     def spawn_learner(self, rank: int) -> Member:
-        """Start a rank of the learner; it is to be asked to `start`."""
+        """See `Fleet`."""
         name = learner_name(rank)
         options = actor_options(self.config.cluster, name, self.config.cluster.learner_resources)
         options["scheduling_strategy"] = self._strategies.get(name)
@@ -123,25 +123,18 @@ class RayFleet:
         return self._join(name, handle, demand_of(options))
 
     def call(self, member: Member, method: str, *arguments: Any) -> Any:
-        """Ask an actor for something; the answer is to be waited for."""
+        """See `Fleet`."""
         reference = getattr(member.handle, method).options(name=f"{member.name}.{method}").remote(*arguments)
         self._owners[reference] = member.name
         return reference
 
     def heed_interrupt(self) -> None:
-        """Raise `Interrupted` once the user asks the run to end."""
+        """See `Fleet`."""
         if self._interrupt.is_set:
             raise Interrupted
 
     def look(self, references: Sequence[Any], *, is_interruptible: bool = False) -> list[Answer]:
-        """The answers that are there, after a wait of at most half a second for a first one.
-
-        Args:
-            references: of `call`, at least one.
-            is_interruptible: raise `Interrupted` once the user asks the run to end.
-        Raises:
-            RayLost: Ray is gone.
-        """
+        """See `Fleet`; waits at most half a second."""
         if is_interruptible:
             self.heed_interrupt()
         if any(map(has_died, self._servers)):
@@ -153,31 +146,27 @@ class RayFleet:
         return [self._take(reference) for reference in done]
 
     def cancel(self, reference: Any) -> None:
-        """Ask an actor to leave off; the reference is answered with an error then, or with what was done already."""
+        """See `Fleet`."""
         ray.cancel(reference)
 
     def kill(self, member: Member) -> None:
-        """End an actor at once, also one that does not answer; what it was asked is answered with a loss."""
+        """See `Fleet`."""
         self._members.remove(member)
         ray.kill(member.handle)
 
     def check_alive(self) -> None:
-        """Tell a lost actor from a lost Ray.
-
-        Raises:
-            RayLost: Ray is gone.
-        """
+        """See `Fleet`."""
         if any(map(has_died, self._servers)) or not is_ray_alive():
             self._lose_ray()
 
     def loss_noticed_s(self) -> float:
-        """Seconds that a loss may take to be told: an actor that fails for another's loss is heard before it."""
+        """See `Fleet`."""
         if self.config.cluster.address is None:
             return _PROCESS_NOTICED_S
         return max(_PROCESS_NOTICED_S, lost_node_noticed_s())
 
     def explain_absence(self, members: Sequence[Member]) -> str:
-        """Why actors may not have come, to be added to who did not; empty where nothing is known."""
+        """See `Fleet`."""
         if self.config.cluster.address is None:
             return ""
         # one that has its place may have taken the last
