@@ -3,31 +3,41 @@
 python benchmarks/bench_simulate.py <folder> [--steps 16]
 
 Runs `segue train` on the shipped warm start with `slow_env.py`, one rollout actor and one rank on a core each. What is
-simulated is measured where it says nothing of the loop: lengths in the first run's evaluation, rates in its steps, the
-environment's pauses as they are given.
+simulated is measured where it says nothing of the loop: lengths in the first run's evaluation, rates in its steps, a
+decode step of few and of many sessions in this process, the environment's pauses as they are given.
 """
 
 import argparse
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+os.environ["OMP_NUM_THREADS"] = "1"
+
 from report import Row, refuse_changes, write_report
 
 from segue.actors.recorder import read_metrics
-from segue.rollout.trajectory import Trajectory
+from segue.conf.load import load_config
+from segue.model.checkpoint import import_checkpoint
+from segue.rollout.engine.base import Sampling
+from segue.rollout.engine.native import build_native_engine
+from segue.rollout.session import SessionId
+from segue.rollout.trajectory import PolicyVersion, Trajectory
 from segue.rollout.trajectory_file import load_group
 
+WARM_START = Path(__file__).parents[1] / "model" / "warm_start"
 BOUNDS = (0, 1)
 GROUPS, SIZE = 4, 8
 MEDIAN_S, TAIL = 0.05, 20.0
 # in which kernels warm up and the loop fills
 FIRST = 3
-# of one thread: benchmarks/bench_end_to_end.py's machine decodes 16 sequences in 4.6 ms and 128 in 14.7
-DECODE_STEP_S, DECODE_SESSION_S = 0.0032, 0.00009
+FEW, MANY = 4, 32
+PROMPT, DECODED = 100, 120
 LOOP = (
     f"train.groups_per_step={GROUPS}",
     f"train.group_size={SIZE}",
@@ -69,13 +79,31 @@ def measured_lengths(folder: Path) -> dict[str, float]:
     }
 
 
+def decode_step_s(num_sessions: int) -> float:
+    """Seconds of a decode step of so many sessions on the shipped warm start: median of three."""
+    _, model = import_checkpoint(WARM_START)
+    sampling = Sampling(temperature=1.0, max_new_tokens=DECODED, stop_ids=(), seed=0, training=True)
+
+    async def play() -> float:
+        engine = build_native_engine(model, load_config([]).rollout, version=PolicyVersion(0, 0))
+        sessions = [engine.open(SessionId(task_id=f"{i}", index=0, attempt=0)) for i in range(num_sessions)]
+        for session in sessions:
+            engine.extend(session, list(range(PROMPT)))
+        await asyncio.gather(*(engine.generate(session, sampling) for session in sessions))
+        return engine.stats.decode.wall_s / DECODED
+
+    return median(asyncio.run(play()) for _ in range(3))
+
+
 def simulated(folder: Path, steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Forecasts for the bounds, from what the synchronous run measured."""
     episodes = GROUPS * SIZE
     tokens_per_s = [m["batch/tokens/mean"] * episodes / m["loop/learn/wall_s"] for m in steps]
+    few, many = decode_step_s(FEW), decode_step_s(MANY)
+    session_s = max(many - few, 0.0) / (MANY - FEW)
     values = {f"{name}.median": value for name, value in measured_lengths(folder).items()} | {
-        "call_s.median": MEDIAN_S, "call_s.tail": TAIL, "decode_step_s": DECODE_STEP_S,
-        "decode_session_s": DECODE_SESSION_S, "learner_step_s": 0.0, "learner_tokens_per_s": mean(tokens_per_s),
+        "call_s.median": MEDIAN_S, "call_s.tail": TAIL, "decode_step_s": few - FEW * session_s,
+        "decode_session_s": session_s, "learner_step_s": 0.0, "learner_tokens_per_s": mean(tokens_per_s),
         "prefill_tokens_per_s": mean(m["rollout/prefill/tokens_per_s"] for m in steps),
         "publish_s": mean(m["loop/publish/wall_s"] for m in steps),
     }  # fmt: skip
