@@ -62,19 +62,30 @@ def _keep_ray_private(config: SegueConfig) -> None:
     keep_ray_files_private(config.cluster)
 
 
-def checked_jobs(command: str, jobs: list[list[str]]) -> list[SegueConfig]:
-    """The configuration of each job.
+def checked_job(command: str, job: list[str]) -> SegueConfig:
+    """The configuration of one of several jobs.
 
     Raises:
-        ConfigError: one of them cannot run; it says which.
+        ConfigError: it cannot run; says which it is.
     """
-    return [_checked(command, job) for job in jobs]
+    try:
+        config = load_config(job, command)
+        if command in RESUMING_COMMANDS:
+            check_logger_packages(config.run)
+        return config
+    except ConfigError as error:
+        raise ConfigError(f"{error}, in {_shown(command, job)}") from error
 
 
 def print_jobs(command: str, jobs: list[list[str]], configs: list[SegueConfig]) -> None:
     """What `--cfg` prints of several jobs."""
     for job, config in zip(jobs, configs, strict=True):
         print(f"# {_shown(command, job)}\n{config_to_yaml(config)}")
+
+
+def varied_overrides(job: list[str], overrides: list[str]) -> tuple[str, ...]:
+    """What tells a job from the others of its `--multirun`, to be shown."""
+    return tuple(mask_override(text) for text in job if text not in overrides)
 
 
 def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = None) -> int:
@@ -94,7 +105,7 @@ def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = 
     combinations = job_overrides(overrides)
     writes_to_run_dir = command in RESUMING_COMMANDS
     jobs = _with_folders(combinations, overrides) if writes_to_run_dir else combinations
-    configs = checked_jobs(command, jobs)
+    configs = [checked_job(command, job) for job in jobs]
     if arguments.cfg is not None:
         print_jobs(command, jobs, configs)
         return 0
@@ -108,8 +119,7 @@ def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = 
                 options = [] if writes_to_run_dir else [f"--out={folder}"]
                 # -P: the folder that this was called in must not hide packages
                 code = job_list.run([sys.executable, "-P", "-m", "segue.actors.cli.main", command, *options, *job])
-                varied = tuple(mask_override(text) for text in chosen if text not in overrides)
-                ended.append(EndedJob(varied=varied, folder=folder, code=code))
+                ended.append(EndedJob(varied=varied_overrides(chosen, overrides), folder=folder, code=code))
     except Interrupted:
         remedy = ""
         if writes_to_run_dir:
@@ -121,16 +131,6 @@ def run_jobs(command: str, arguments: argparse.Namespace, *, out: Path | None = 
         if ended:
             print(f"\n{job_table(ended)}", flush=True)
     return next((job.code for job in ended if job.code), 0)
-
-
-def _checked(command: str, job: list[str]) -> SegueConfig:
-    try:
-        config = load_config(job, command)
-        if command in RESUMING_COMMANDS:
-            check_logger_packages(config.run)
-        return config
-    except ConfigError as error:
-        raise ConfigError(f"{error}, in {_shown(command, job)}") from error
 
 
 def _shown(command: str, job: list[str]) -> str:

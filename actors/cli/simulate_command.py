@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from rich.progress import Progress
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from segue.actors.simulation.forecast import Forecast
     from segue.conf.schema import SegueConfig
 
-    _Result = tuple[list[str], Forecast]
+    _Result = tuple[tuple[str, ...], Forecast]
     """What is varied, and what comes of it."""
 
 ABOUT = (
@@ -42,12 +42,11 @@ def main(argv: list[str]) -> int:
     arguments = parse(build_parser(), argv)
     overrides: list[str] = arguments.overrides
     # Hydra loads here and not for --help
-    from segue.actors.cli.command_line import checked_jobs, print_jobs
+    from segue.actors.cli.command_line import checked_job, print_jobs, varied_overrides
     from segue.conf.load import job_overrides
-    from segue.conf.secret import mask_override
 
     jobs = job_overrides(overrides) if arguments.multirun else [overrides]
-    configs = checked_jobs("simulate", jobs)
+    configs = [checked_job("simulate", job) for job in jobs]
     if arguments.cfg is not None:
         print_jobs("simulate", jobs, configs)
         return 0
@@ -61,8 +60,8 @@ def main(argv: list[str]) -> int:
         bar = progress.add_task("simulating", total=sum(map(num_simulated, settled)))
         try:
             for job, config in zip(jobs, settled, strict=True):
-                varied = [mask_override(text) for text in job if text not in overrides]
-                results.append((varied, forecast(config, lambda: progress.advance(bar))))
+                told = forecast(config, lambda: progress.advance(bar))
+                results.append((varied_overrides(job, overrides), told))
         finally:
             # one that cannot be, or Ctrl-C, takes none of the others along
             progress.stop()
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> int:
 
 
 def _settled(config: "SegueConfig") -> "SegueConfig":
-    """With counts of actors: what they compute on says nothing here, and none that are not given are of CPUs.
+    """With counts of actors, of a machine without GPUs where none are given; what they compute on says nothing here.
 
     Raises:
         ConfigError: there is nothing to simulate.
@@ -91,7 +90,7 @@ def _settled(config: "SegueConfig") -> "SegueConfig":
 
 def _tell(results: "list[_Result]", *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([{"overrides": varied, **result.to_json()} for varied, result in results], indent=2))
+        print(json.dumps([{"overrides": varied, **asdict(result)} for varied, result in results], indent=2))
     elif results:
         PatientConsole().print(_table(results))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from segue.actors.fleet import Answer, Member
+from segue.actors.fleet import Answer, Member, learner_name
 from segue.actors.group_record import GroupRecord
 from segue.actors.learner_actor import TrainRequest
 from segue.actors.rollout_actor import EvaluationRequest
@@ -40,7 +40,7 @@ class SimulatedFleet:
 
     def spawn_learner(self, rank: int) -> Member:
         """See `Fleet`."""
-        return Member(f"learner-{rank}", None)
+        return Member(learner_name(rank), None)
 
     def call(self, member: Member, method: str, *arguments: Any) -> int:
         """See `Fleet`."""

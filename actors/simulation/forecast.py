@@ -3,9 +3,8 @@
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from segue.actors.checkpoint_store import CheckpointStore
 from segue.actors.console import ConsoleView
@@ -51,10 +50,6 @@ class Forecast:
     """Of trainable tokens, beyond the bound."""
     dropped_groups: int
     """Of the whole simulation, with nothing left to train."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +114,9 @@ def forecast(config: SegueConfig, on_step: Callable[[], None]) -> Forecast:
     fleet = SimulatedFleet(fleet_config)
     listener = _Listener(fleet, config.train.wait_timeout_s, on_step)
     with tempfile.TemporaryDirectory(prefix="segue-simulate-") as name:
-        path = Path(name)
-        recorder = Recorder(JsonlSink(RunFolder(path).metrics), [listener])
-        controller = _controller(fleet_config, fleet, path, recorder)
+        folder = RunFolder(Path(name))
+        recorder = Recorder(JsonlSink(folder.metrics), [listener])
+        controller = _controller(fleet_config, fleet, folder, recorder)
         try:
             controller.run()
         finally:
@@ -170,8 +165,7 @@ def _without_what_takes_no_time(config: SegueConfig) -> SegueConfig:
     )  # fmt: skip
 
 
-def _controller(config: SegueConfig, fleet: SimulatedFleet, path: Path, recorder: Recorder) -> Controller:
-    folder = RunFolder(path)
+def _controller(config: SegueConfig, fleet: SimulatedFleet, folder: RunFolder, recorder: Recorder) -> Controller:
     folder.begin(config, {"command": "simulate", "restored_steps": [0]})
     view = ConsoleView(
         command="simulate", num_steps=config.train.steps, is_live=False, console=PatientConsole(quiet=True)

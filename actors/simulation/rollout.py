@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -79,14 +80,14 @@ class SimulatedActor:
             play = self._waiting.popleft()
             self._num_taken += count
             # its members fork the one prompt
-            self.engine.feed(play.prompt_tokens, lambda play=play: self._begin(play))  # type: ignore[misc]
+            self.engine.feed(play.prompt_tokens, partial(self._begin, play))
 
     def _begin(self, play: _Play) -> None:
         for session in play.sessions:
             session.began_at = self._events.now
             session.worker = self._num_episodes.index(min(self._num_episodes))
             self._num_episodes[session.worker] += 1
-            self._ask(session, session.script.reset_s, lambda session=session: self._sample(play, session))  # type: ignore[misc]
+            self._ask(session, session.script.reset_s, partial(self._sample, play, session))
 
     def _ask(self, session: _Session, call_s: float, done: Callable[[], None]) -> None:
         """A call to the session's environment, behind what its worker has to do."""
@@ -98,13 +99,13 @@ class SimulatedActor:
 
     def _sample(self, play: _Play, session: _Session) -> None:
         turn = session.script.turns[len(session.played)]
-        self.engine.decode(turn.tokens, lambda counts: self._call(play, session, turn, counts))
+        self.engine.decode(turn.tokens, partial(self._call, play, session, turn))
 
     def _call(self, play: _Play, session: _Session, turn: Turn, counts: VersionCounts) -> None:
         for version, count in counts:
             play.sampled[version] += count
         session.played.append(turn)
-        self._ask(session, turn.call_s, lambda: self._hear(play, session, turn))
+        self._ask(session, turn.call_s, partial(self._hear, play, session, turn))
 
     def _hear(self, play: _Play, session: _Session, turn: Turn) -> None:
         """The environment has answered: on with the next turn, or that was the last."""
@@ -113,7 +114,7 @@ class SimulatedActor:
         if is_late or len(session.played) == len(session.script.turns):
             self._end(play, session)
         else:
-            self.engine.feed(turn.observation_tokens, lambda: self._sample(play, session))
+            self.engine.feed(turn.observation_tokens, partial(self._sample, play, session))
 
     def _end(self, play: _Play, session: _Session) -> None:
         self._num_episodes[session.worker] -= 1
