@@ -39,7 +39,7 @@ KEY_BLOCK = 32
 
 @triton.jit
 def kda_scan_bwd_kernel(
-    tiles, scores, decays, d_o, d_new_state, sequences, d_v_new, d_leaving, d_state,
+    tiles, scores, decays, rates, d_o, d_new_state, sequences, d_v_new, d_leaving, d_state,
     stride_do, H: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BV: tl.constexpr, CT: tl.constexpr,
     PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -58,7 +58,9 @@ def kda_scan_bwd_kernel(
         tile = tiles + base * (4 * C * D)
         t = start + i * C + c
         p_do = d_o + t.to(tl.int64)[None, :] * stride_do + i_h * D + vv[:, None]
-        b_do = tl.load(p_do, mask=(t < end)[None, :], other=0.0).to(CT)
+        b_do = tl.load(p_do, mask=(t < end)[None, :], other=0.0).to(tl.float32)
+        p_rates = rates + base * (2 * C) + c
+        q_rate, k_rate = tl.load(p_rates), tl.load(p_rates + C)
         A = tl.load(scores + base * (C * C) + c[:, None] * C + c[None, :])
         k_out = tl.load(tile + 2 * C * D + c[None, :] * D + d[:, None])
         o_ck = c[:, None] * D + d[None, :]
@@ -67,8 +69,9 @@ def kda_scan_bwd_kernel(
         b_decay = tl.load(decays + base * D + d)
         b_dS = d_S.to(CT)
         tl.store(d_leaving + base * (D * D) + o_state, b_dS)
+        b_do = (b_do * q_rate[None, :]).to(CT)
         d_w = tl.dot(b_do, A, input_precision=PRECISION)
-        d_w = tl.dot(b_dS, k_out, d_w, input_precision=PRECISION).to(CT)
+        d_w = (tl.dot(b_dS, k_out, d_w, input_precision=PRECISION) * k_rate[None, :]).to(CT)
         d_S = tl.dot(b_do, q_in, d_S * b_decay[None, :], input_precision=PRECISION)
         d_S = tl.dot(d_w, take, d_S, input_precision=PRECISION)
         tl.store(d_v_new + base * (C * D) + c[None, :] * D + vv[:, None], d_w)
@@ -142,7 +145,7 @@ def kda_values_bwd_kernel(
 
 @triton.jit
 def kda_keys_bwd_kernel(
-    q, k, gate_logits, A_log, dt_bias, chunks, sums, from_row, d_o, d_v, tiles, decays, norms, entering, d_leaving,
+    q, k, gate_logits, A_log, dt_bias, chunks, sums, from_row, d_o, d_v, tiles, decays, rates, entering, d_leaving,
     d_scores, dots, d_q, d_k, d_gate, d_bias, d_rate,
     stride_q, stride_k, stride_g, stride_do,
     LOWER_BOUND: tl.constexpr, H: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
@@ -170,8 +173,8 @@ def kda_keys_bwd_kernel(
     b_k = tl.load(k + start * stride_k + i_h * D + r * stride_k + d[None, :], mask=mask, other=0.0)
     bias = tl.load(dt_bias + i_h * D + d)[None, :]
     rate = tl.exp(tl.load(A_log + i_h))
-    p_norms = norms + base * (2 * C) + rows
-    q_rate, k_rate = tl.load(p_norms), tl.load(p_norms + C)
+    p_rates = rates + base * (2 * C) + rows
+    q_rate, k_rate = tl.load(p_rates), tl.load(p_rates + C)
     p_dots = dots + base * (3 * C) + rows
     q_dot, k_dot, diagonal = tl.load(p_dots), tl.load(p_dots + C), tl.load(p_dots + 2 * C)
     out = token + r * (H * D) + d[None, :]
@@ -252,13 +255,13 @@ def backward(
     T, H, D = q_THD.shape
     B, C, device = table.num_chunks, CHUNK, q_THD.device
     CT, precision = compute_type(v_THD.dtype)
-    tiles, scores, inverse, decays, norms, entering = factors
+    tiles, scores, inverse, decays, rates, entering = factors
     d_v_new = torch.empty(B, H, C, D, dtype=tiles.dtype, device=device)
     d_leaving = torch.empty_like(entering)
     d_state = torch.empty_like(d_new_state_NHVK)
     BV, stages = min(D, 64), 1 if precision == "tf32x3" else 3
     kda_scan_bwd_kernel[(D // BV, H, d_state.shape[0])](
-        tiles, scores, decays, d_o_THD, d_new_state_NHVK, table.sequences, d_v_new, d_leaving, d_state,
+        tiles, scores, decays, rates, d_o_THD, d_new_state_NHVK, table.sequences, d_v_new, d_leaving, d_state,
         d_o_THD.stride(0), H=H, C=C, D=D, BV=BV, CT=CT, PRECISION=precision, STAGES=stages,
         num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -281,7 +284,7 @@ def backward(
         kda_keys_bwd_kernel[(D // BK, H, B)](
             q_THD, k_THD, gate_logits_THD, A_log_H, dt_bias, table.chunks,
             row_sums(sums_dtype(tiles.dtype), device), row_sums(tiles.dtype, device)[FROM.value], d_o_THD,
-            d_v, tiles, decays, norms, entering, d_leaving, d_scores, dots, d_q, d_k, d_gate, d_bias, d_rate,
+            d_v, tiles, decays, rates, entering, d_leaving, d_scores, dots, d_q, d_k, d_gate, d_bias, d_rate,
             q_THD.stride(0), k_THD.stride(0), gate_logits_THD.stride(0), d_o_THD.stride(0),
             LOWER_BOUND=lower_bound, H=H, C=C, D=D, BK=BK, BV=D // 2, CT=CT, PRECISION=precision, STAGES=stages,
             num_warps=4, num_stages=stages,

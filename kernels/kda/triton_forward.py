@@ -5,6 +5,9 @@ base 2 inside the kernels. A chunk's *tiles* are four [C, D] matrices: minus wha
 state (X diag(b) k_in), what it writes (X diag(b) v), keys decayed to the chunk's end, and queries decayed from its
 start; X = (I + M)^-1 with M_ij = b_i k_i . k_j decayed from j to i.
 
+Queries and keys are read once: their norms are known when all channels have been read, so the last two tiles and the
+scores hold them as they came, and `rates`, which make them unit vectors, apply to the rows of whoever takes part.
+
 Decays between two tokens are products of a factor each. Tokens of one half of a chunk (32) meet over the half's first
 token, the exponents shifted by half of the lower bound's range, so that both factors stay below 2^112; tokens of
 different halves meet over the last token of the first half, where both factors are at most 1. All anchors lie in the
@@ -56,12 +59,12 @@ class Factors(NamedTuple):
     tiles: Tensor
     """[B, H, 4, C, D]: see above; the backward pass finds in the place of the writes v_new, the net writes."""
     scores: Tensor
-    """[B, H, C, C]: q_i . k_j decayed from j to i, j <= i."""
+    """[B, H, C, C]: q_i . k_j decayed from j to i, j <= i, as they came."""
     inverse: Tensor
     """[B, H, C, C]: X."""
     decay: Tensor
     """[B, H, D] fp32: decay over the chunk."""
-    norms: Tensor
+    rates: Tensor
     """[B, H, 2, C] fp32: factors from the inputs to queries (scale included) and keys."""
     entering: Tensor
     """[B, H, V, K]: state at the chunk's start."""
@@ -116,6 +119,19 @@ def near_decay(x, SHIFT: tl.constexpr, FAST: tl.constexpr):
 
 
 @triton.jit
+def scaled(x, factor, CT: tl.constexpr):
+    """x * factor in the type of the products' operands; in bf16 two at a time, the factor rounded first."""
+    if tl.bfloat16 == CT:
+        y = tl.inline_asm_elementwise(
+            "{ .reg .b32 zero; mov.b32 zero, 0x80008000; fma.rn.bf16x2 $0, $1, $2, zero; }", "=r,r,r",
+            [x, factor.to(CT)], tl.bfloat16, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        y = x * factor
+    return y
+
+
+@triton.jit
 def _double(X, M, r, c, n: tl.constexpr, PRECISION: tl.constexpr, CT: tl.constexpr):
     """From inverses of diagonal blocks of n to those of 2n: X - X (M on the lower left of each) X."""
     L = tl.where((r // (2 * n) == c // (2 * n)) & (r // n % 2 == 1) & (c // n % 2 == 0), M, 0.0)
@@ -145,15 +161,15 @@ def _inverse(M, C: tl.constexpr, CT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def _add_channels(
-    A, M, q, k, gate_logits, rate, dt_bias, q_rate, k_rate, tile, decays, through, after, near, far,
+    A, M, q_square, k_square, q, k, gate_logits, rate, dt_bias, tile, decays, through, after, near, far,
     stride_q, stride_k, stride_g, rows, mask, first_d,
     LOWER_BOUND: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BK: tl.constexpr, CT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A block of channels: its part of both score matrices is added, its tiles are written.
+    """A block of channels: its part of score matrices and squares is added, its tiles are written.
 
     Returns:
-        A and M; the keys decayed from the chunk's start stand in the first tile.
+        A, M and the squares; the keys decayed from the chunk's start stand in the first tile.
     """
     SHIFT: tl.constexpr = -LOWER_BOUND * 1.4426950408889634 * (C // 2 - 1) / 2
     FAST: tl.constexpr = PRECISION != "tf32x3"
@@ -164,34 +180,37 @@ def _add_channels(
     b_k = tl.load(k + r * stride_k + d[None, :], mask=mask, other=0.0)
     b_q = tl.load(q + r * stride_q + d[None, :], mask=mask, other=0.0)
     g = log_decay(z, tl.load(dt_bias + d)[None, :], rate, mask, LOWER_BOUND, PRECISION)
-    b_k = b_k.to(tl.float32) * k_rate[:, None]
-    b_q = b_q.to(tl.float32) * q_rate[:, None]
+    b_k, b_q = b_k.to(CT), b_q.to(CT)
+    # summed on the matrix units, in fp32
+    ones = tl.full((BK, 16), 1.0, CT)
+    q_square = tl.dot(scaled(b_q, b_q, CT), ones, q_square, input_precision=PRECISION)
+    k_square = tl.dot(scaled(b_k, b_k, CT), ones, k_square, input_precision=PRECISION)
     p_tile = tile + r * D + d[None, :]
     # from the chunk's start and to its end
     factor = exp2(sum_decay(through, g, PRECISION), FAST)
     tl.store(decays + d[None, :] + 0 * r, factor, mask=(r == C - 1) & (d[None, :] < D))
-    tl.store(p_tile, (b_k * factor).to(CT))
-    tl.store(p_tile + 3 * C * D, (b_q * factor).to(CT))
+    tl.store(p_tile, scaled(b_k, factor, CT))
+    tl.store(p_tile + 3 * C * D, scaled(b_q, factor, CT))
     factor = exp2(sum_decay(after, g, PRECISION), FAST)
-    tl.store(p_tile + 2 * C * D, (b_k * factor).to(CT))
+    tl.store(p_tile + 2 * C * D, scaled(b_k, factor, CT))
     # from the first half to the second
     factor = exp2(sum_decay(far, g, PRECISION), FAST)
-    far_k = b_k * factor
-    keys = tl.trans(tl.where(is_first, far_k, 0.0).to(CT))
-    M = tl.dot(tl.where(is_first, 0.0, far_k).to(CT), keys, M, input_precision=PRECISION)
-    A = tl.dot(tl.where(is_first, 0.0, b_q * factor).to(CT), keys, A, input_precision=PRECISION)
+    keys = tl.trans(scaled(b_k, tl.where(is_first, factor, 0.0), CT))
+    factor = tl.where(is_first, 0.0, factor)
+    M = tl.dot(scaled(b_k, factor, CT), keys, M, input_precision=PRECISION)
+    A = tl.dot(scaled(b_q, factor, CT), keys, A, input_precision=PRECISION)
     # within a half
     is_near = is_first == (c < C // 2)
     factor = near_decay(sum_decay(near, g, PRECISION), SHIFT, FAST)
-    keys = tl.trans((b_k * reciprocal(factor, FAST)).to(CT))
-    M += tl.where(is_near, tl.dot((b_k * factor).to(CT), keys, input_precision=PRECISION), 0.0)
-    A += tl.where(is_near, tl.dot((b_q * factor).to(CT), keys, input_precision=PRECISION), 0.0)
-    return A, M
+    keys = tl.trans(scaled(b_k, reciprocal(factor, FAST), CT))
+    M += tl.where(is_near, tl.dot(scaled(b_k, factor, CT), keys, input_precision=PRECISION), 0.0)
+    A += tl.where(is_near, tl.dot(scaled(b_q, factor, CT), keys, input_precision=PRECISION), 0.0)
+    return A, M, q_square, k_square
 
 
 @triton.jit
 def kda_tiles_fwd_kernel(
-    q, k, v, gate_logits, beta_logits, A_log, dt_bias, chunks, sums, tiles, scores, inverse, decays, norms,
+    q, k, v, gate_logits, beta_logits, A_log, dt_bias, chunks, sums, tiles, scores, inverse, decays, rates,
     stride_q, stride_k, stride_v, stride_g, stride_b, scale,
     LOWER_BOUND: tl.constexpr, H: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BK: tl.constexpr, CT: tl.constexpr,
     PRECISION: tl.constexpr, SAVE: tl.constexpr, STAGES: tl.constexpr,
@@ -212,17 +231,6 @@ def kda_tiles_fwd_kernel(
     dt_bias += i_h * D
     decays += base * D
     rate = tl.exp(tl.load(A_log + i_h))
-    q_rate, k_rate = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
-    for i_k in tl.range(0, D // BK, num_stages=STAGES):
-        d = i_k * BK + tl.arange(0, BK)
-        b_k = tl.load(k + r * stride_k + d[None, :], mask=mask, other=0.0).to(tl.float32)
-        b_q = tl.load(q + r * stride_q + d[None, :], mask=mask, other=0.0).to(tl.float32)
-        k_rate += tl.sum(b_k * b_k, 1)
-        q_rate += tl.sum(b_q * b_q, 1)
-    q_rate, k_rate = tl.rsqrt(q_rate + _EPS) * scale, tl.rsqrt(k_rate + _EPS)
-    if SAVE:
-        tl.store(norms + base * (2 * C) + rows, q_rate)
-        tl.store(norms + base * (2 * C) + C + rows, k_rate)
     beta = tl.sigmoid(tl.load(beta_logits + (start + rows) * stride_b + i_h, mask=is_token, other=0.0).to(tl.float32))
     # padding does not write
     beta = tl.where(is_token, beta, 0.0)
@@ -231,17 +239,22 @@ def kda_tiles_fwd_kernel(
     through, after = tl.load(p_sums + THROUGH * C * C), tl.load(p_sums + AFTER * C * C)
     near, far = tl.load(p_sums + NEAR * C * C), tl.load(p_sums + FAR * C * C)
     A, M = tl.zeros((C, C), tl.float32), tl.zeros((C, C), tl.float32)
+    q_square, k_square = tl.zeros((C, 16), tl.float32), tl.zeros((C, 16), tl.float32)
     for i_k in tl.range(0, D // BK, num_stages=STAGES):
-        A, M = _add_channels(
-            A, M, q, k, gate_logits, rate, dt_bias, q_rate, k_rate, tile, decays, through, after, near, far,
+        A, M, q_square, k_square = _add_channels(
+            A, M, q_square, k_square, q, k, gate_logits, rate, dt_bias, tile, decays, through, after, near, far,
             stride_q, stride_k, stride_g, rows, mask, i_k * BK, LOWER_BOUND, C, D, BK, CT, PRECISION,
         )  # fmt: skip
     o_scores = base * (C * C) + r * C + c
     tl.store(scores + o_scores, tl.where(r >= c, A, 0.0).to(CT))
-    X = _inverse(tl.where(r > c, M * beta[:, None], 0.0), C, CT, PRECISION)
+    # all columns are equal
+    q_rate, k_rate = tl.rsqrt(tl.max(q_square, 1) + _EPS) * scale, tl.rsqrt(tl.max(k_square, 1) + _EPS)
+    tl.store(rates + base * (2 * C) + rows, q_rate)
+    tl.store(rates + base * (2 * C) + C + rows, k_rate)
+    X = _inverse(tl.where(r > c, M * (beta * k_rate)[:, None] * k_rate[None, :], 0.0), C, CT, PRECISION)
     if SAVE:
         tl.store(inverse + o_scores, X.to(CT))
-    X = (X * beta[None, :]).to(CT)
+    X_k, X = (X * (beta * k_rate)[None, :]).to(CT), (X * beta[None, :]).to(CT)
     # the loop below reads what other threads of this program wrote above
     tl.debug_barrier()
     for i_k in tl.range(0, D // BK, num_stages=STAGES):
@@ -249,13 +262,13 @@ def kda_tiles_fwd_kernel(
         p_tile = tile + r * D + d[None, :]
         k_in = tl.load(p_tile)
         b_v = tl.load(v + r * stride_v + d[None, :], mask=mask, other=0.0).to(CT)
-        tl.store(p_tile, (-tl.dot(X, k_in, input_precision=PRECISION)).to(CT))
+        tl.store(p_tile, (-tl.dot(X_k, k_in, input_precision=PRECISION)).to(CT))
         tl.store(p_tile + C * D, tl.dot(X, b_v, input_precision=PRECISION).to(CT))
 
 
 @triton.jit
 def kda_scan_fwd_kernel(
-    tiles, writes, scores, decays, state, sequences, o, new_state, entering,
+    tiles, writes, scores, decays, rates, state, sequences, o, new_state, entering,
     H: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BV: tl.constexpr, CT: tl.constexpr,
     PRECISION: tl.constexpr, SAVE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -279,15 +292,18 @@ def kda_scan_fwd_kernel(
         q_in = tl.trans(tiles.load([base * (4 * C) + 3 * C, 0]))
         A = tl.trans(scores.load([base * C, 0]))
         b_decay = tl.load(decays + base.to(tl.int64) * D + d)
+        p_rates = rates + base.to(tl.int64) * (2 * C) + c
+        q_rate, k_rate = tl.load(p_rates), tl.load(p_rates + C)
         b_S = S.to(CT)
         if SAVE:
             entering.store([base * D + i_v * BV, 0], b_S)
-        v_new = (tl.dot(b_S, take, input_precision=PRECISION) + write.to(tl.float32)).to(CT)
+        v_new = tl.dot(b_S, take, input_precision=PRECISION) + write.to(tl.float32)
         b_o = tl.dot(b_S, q_in, input_precision=PRECISION)
-        b_o = tl.dot(v_new, A, b_o, input_precision=PRECISION)
-        S = tl.dot(v_new, k_out, S * b_decay[None, :], input_precision=PRECISION)
         if SAVE:
-            writes.store([base * (4 * C) + C, i_v * BV], tl.trans(v_new))
+            writes.store([base * (4 * C) + C, i_v * BV], tl.trans(v_new.to(CT)))
+        v_new = (v_new * k_rate[None, :]).to(CT)
+        b_o = tl.dot(v_new, A, b_o, input_precision=PRECISION) * q_rate[None, :]
+        S = tl.dot(v_new, k_out, S * b_decay[None, :], input_precision=PRECISION)
         t = start + i * C + c
         p_o = o + (t.to(tl.int64)[None, :] * H + i_h) * D + vv[:, None]
         tl.store(p_o, b_o.to(o.dtype.element_ty), mask=(t < end)[None, :])
@@ -316,7 +332,7 @@ def forward(
     scores = torch.empty(B, H, C, C, dtype=dtype, device=device)
     decay = torch.empty(B, H, D, dtype=torch.float32, device=device)
     inverse = torch.empty_like(scores) if save else scores
-    norms = torch.empty(B, H, 2, C, dtype=torch.float32, device=device) if save else decay
+    rates = torch.empty(B, H, 2, C, dtype=torch.float32, device=device)
     entering = torch.empty(B, H, D, D, dtype=dtype, device=device) if save else scores
     o = torch.empty(T, H, D, dtype=v_THD.dtype, device=device)
     new_state = torch.empty_like(state_NHVK)
@@ -324,21 +340,29 @@ def forward(
     if B:
         kda_tiles_fwd_kernel[(H, B)](
             q_THD, k_THD, v_THD, gate_logits_THD, beta_logits_TH, A_log_H, dt_bias, table.chunks,
-            row_sums(sums_dtype(dtype), device), tiles, scores, inverse, decay, norms,
+            row_sums(sums_dtype(dtype), device), tiles, scores, inverse, decay, rates,
             q_THD.stride(0), k_THD.stride(0), v_THD.stride(0), gate_logits_THD.stride(0), beta_logits_TH.stride(0),
             D**-0.5, LOWER_BOUND=lower_bound, H=H, C=C, D=D, BK=D // 2, CT=CT,
             PRECISION=precision, SAVE=save, STAGES=stages,
             num_warps=4, num_stages=stages,
         )  # fmt: skip
-    leaves = TensorDescriptor(entering, [B * H * D, D], [D, 1], [BV, D]) if save else entering
-    rows = [B * H * 4 * C, D]
-    kda_scan_fwd_kernel[(D // BV, H, state_NHVK.shape[0])](
-        TensorDescriptor(tiles, rows, [D, 1], [C, D]), TensorDescriptor(tiles, rows, [D, 1], [C, BV]),
-        TensorDescriptor(scores, [B * H * C, C], [C, 1], [C, C]), decay, state_NHVK, table.sequences,
-        o, new_state, leaves,
-        H=H, C=C, D=D, BV=BV, CT=CT, PRECISION=precision, SAVE=save, STAGES=stages, num_warps=4, num_stages=stages,
-    )  # fmt: skip
-    return o, new_state, Factors(tiles, scores, inverse, decay, norms, entering) if save else None
+    if _is_hopper(tiles):
+        # on first use: interpreters of Triton have no Gluon
+        from segue.kernels.kda import gluon_scan
+
+        gluon_scan.launch(
+            tiles, scores, decay, rates, state_NHVK, table.sequences, o, new_state, entering if save else None
+        )
+    else:
+        leaves = TensorDescriptor(entering, [B * H * D, D], [D, 1], [BV, D]) if save else entering
+        rows = [B * H * 4 * C, D]
+        kda_scan_fwd_kernel[(D // BV, H, state_NHVK.shape[0])](
+            TensorDescriptor(tiles, rows, [D, 1], [C, D]), TensorDescriptor(tiles, rows, [D, 1], [C, BV]),
+            TensorDescriptor(scores, [B * H * C, C], [C, 1], [C, C]), decay, rates, state_NHVK, table.sequences,
+            o, new_state, leaves,
+            H=H, C=C, D=D, BV=BV, CT=CT, PRECISION=precision, SAVE=save, STAGES=stages, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+    return o, new_state, Factors(tiles, scores, inverse, decay, rates, entering) if save else None
 
 
 def compute_type(dtype: torch.dtype) -> tuple[tl.dtype, str]:
@@ -349,3 +373,9 @@ def compute_type(dtype: torch.dtype) -> tuple[tl.dtype, str]:
 def sums_dtype(dtype: torch.dtype) -> torch.dtype:
     """Of the tables for log decays, given that of the tiles."""
     return torch.float32 if dtype is torch.float32 else torch.float16
+
+
+def _is_hopper(tiles: Tensor) -> bool:
+    """Whether `gluon_scan` takes it: the width and type, and the one kind of GPU, that it is written for."""
+    fits = tiles.shape[-1] == 128 and tiles.dtype is torch.bfloat16
+    return fits and tiles.is_cuda and torch.cuda.get_device_capability(tiles.device)[0] == 9

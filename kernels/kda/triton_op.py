@@ -81,8 +81,8 @@ class _TritonKDA(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_o_THD: Tensor, d_new_state_NHVK: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, o_THD, tiles, scores, inverse, decay, norms, entering = ctx.saved_tensors
-        factors = Factors(tiles, scores, inverse, decay, norms, entering)
+        *inputs, o_THD, tiles, scores, inverse, decay, rates, entering = ctx.saved_tensors
+        factors = Factors(tiles, scores, inverse, decay, rates, entering)
         with torch.cuda.device_of(o_THD):
             gradients = backward(
                 inputs, factors, o_THD, _rows(d_o_THD), d_new_state_NHVK.contiguous(), ctx.table, ctx.lower_bound
