@@ -6,7 +6,7 @@ from typing import Any
 
 from segue.envs.archive.question import KINDS
 
-MIN_PAGE_TOKENS = 128
+MIN_PAGE_TOKENS = 64
 """Room for all entries of a question on one page, beside others."""
 _MAX_CHARS_PER_TOKEN = 3.5
 _MAX_EXTRA_CHARS = 300

@@ -254,7 +254,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"page_tokens": 100}, "page_tokens must be an integer of at least 128, got 100"),
+        ({"page_tokens": 40}, "page_tokens must be an integer of at least 64, got 40"),
         ({"reading": "backwards"}, "'backwards' is not a valid Reading"),
         ({"page_reward": 1.5}, r"page_reward must be in \[0, 1\], got 1.5"),
         ({"slip_rate": -0.1}, r"slip_rate must be in \[0, 1\], got -0.1"),
