@@ -64,7 +64,7 @@ class ArchiveEnv(ToolEnv):
 
         Args:
             length_tokens: of the archive; a multiple of `page_tokens`.
-            page_tokens: of a page; at least 128. `env.max_observation_chars` must have room for one.
+            page_tokens: of a page; at least 64. `env.max_observation_chars` must have room for one.
             fact_region: part of the archive in which decisive entries lie, as two shares of its length.
             classes: of questions, some of recall, latest, count and two_hop.
             reading: a member of `Reading`.

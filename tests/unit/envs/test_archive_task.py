@@ -208,8 +208,8 @@ def test_words_are_told_apart_by_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("page_tokens", 127, "page_tokens must be an integer of at least 128, got 127"),
-        ("page_tokens", 256.0, "page_tokens must be an integer of at least 128, got 256.0"),
+        ("page_tokens", 63, "page_tokens must be an integer of at least 64, got 63"),
+        ("page_tokens", 256.0, "page_tokens must be an integer of at least 64, got 256.0"),
         ("length_tokens", 2000, r"length_tokens must be a positive multiple of page_tokens \(256\), got 2000"),
         ("length_tokens", 0, "length_tokens must be a positive multiple"),
         ("length_tokens", -256, "length_tokens must be a positive multiple"),
