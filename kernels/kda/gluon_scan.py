@@ -30,6 +30,10 @@ _TOKENS = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[
 _STATE_OPERAND = gl.constexpr(gl.DotOperandLayout(operand_index=0, parent=_TOKENS.value, k_width=2))
 _WRITE_OPERAND = gl.constexpr(gl.DotOperandLayout(operand_index=0, parent=_STATE.value, k_width=2))
 
+# of fp32 rows, and of all tiles: made once, since each takes longer than a descriptor
+_PLAIN = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+_SWIZZLED = gl.NVMMASharedLayout.get_default_for([CHUNK, VALUE_BLOCK], gl.bfloat16)
+
 
 @gluon.jit
 def _bring(
@@ -180,19 +184,16 @@ def launch(
     """As `triton_forward` launches `kda_scan_fwd_kernel`; entering states and net writes are kept where asked."""
     N, H, D, _ = state_NHVK.shape
     C, BV = CHUNK, VALUE_BLOCK
-    writes = _tiled(tiles, D, [C, BV])
-    leaves = writes if entering is None else _tiled(entering, D, [BV, D])
+    writes = _tiled(tiles, [C, BV])
+    leaves = writes if entering is None else _tiled(entering, [BV, D])
     kda_scan_fwd_hopper_kernel[(D // BV, H, N)](
-        _tiled(tiles, D, [C, D]), writes, _tiled(scores, C, [C, C]), _tiled(decays, D, [1, D]),
-        _tiled(rates, C, [2, C]), state_NHVK, sequences, o_THD, new_state_NHVK, leaves,
-        H=H, SAVE=entering is not None, num_warps=4,
+        _tiled(tiles, [C, D]), writes, _tiled(scores, [C, C]), _tiled(decays, [1, D]), _tiled(rates, [2, C]),
+        state_NHVK, sequences, o_THD, new_state_NHVK, leaves, H=H, SAVE=entering is not None, num_warps=4,
     )  # fmt: skip
 
 
-def _tiled(x: Tensor, width: int, block: list[int]) -> TensorDescriptor:
-    dtype = gl.bfloat16 if x.dtype is torch.bfloat16 else gl.float32
-    if dtype is gl.bfloat16:
-        layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    else:
-        layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+def _tiled(x: Tensor, block: list[int]) -> TensorDescriptor:
+    """Rows of all chunks and heads."""
+    width = x.shape[-1]
+    layout = _PLAIN if x.dtype is torch.float32 else _SWIZZLED
     return TensorDescriptor(x, [x.numel() // width, width], [width, 1], block, layout)
