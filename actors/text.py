@@ -52,7 +52,11 @@ def prepare_corpus(config: SegueConfig, folder: Path, draft: Path, say: Callable
 
 def open_corpus(config: SegueConfig, folder: Path) -> Corpus:
     """The corpus that `prepare_corpus` left."""
-    return Corpus(folder, num_held_out=config.pretrain.curriculum.held_out_documents, seed=config.seed)
+    curriculum = config.pretrain.curriculum
+    lengths = [length for stage in curriculum.stages if stage.text_share for length in stage.length_mix]
+    return Corpus(
+        folder, num_held_out=curriculum.held_out_documents, shortest_span=min(lengths, default=0), seed=config.seed
+    )
 
 
 def text_trajectory(piece: Int32Array, *, task_id: str, group_id: str, index: int) -> Trajectory:

@@ -5,8 +5,9 @@
 <folder>/corpus.json      what the rest was made from; written last, so that it stands for the whole
 
 An *epoch* is all training documents in an order drawn from the seed, end to end. A span of it is cut at the documents'
-borders. Each piece is fed behind the token that stands before it in its document, and behind an end mark where it
-begins one: so every token of an epoch is predicted exactly once, and no document sees another.
+borders; a document that fits into a span is not cut by one, but belongs to the span in which it begins. Each piece is
+fed behind the token that stands before it in its document, and behind an end mark where it begins one: so every token
+of an epoch is predicted exactly once, and no document sees another.
 
 Legend: T tokens, D documents.
 """
@@ -141,16 +142,17 @@ class Corpus:
         tests/unit/learner/test_corpus.py.
     """
 
-    def __init__(self, folder: Path, *, num_held_out: int, seed: int) -> None:
+    def __init__(self, folder: Path, *, num_held_out: int, shortest_span: int, seed: int) -> None:
         """Args:
         num_held_out: documents that are kept out of training, as far as one is left.
-        seed: draws them, and the order of each epoch.
+        shortest_span: tokens; a document of at most so many, its end mark included, is not cut.
+        seed: draws the held-out ones, and the order of each epoch.
         """
         facts = json.loads((folder / _FACTS_NAME).read_text())
         self._tokens = np.memmap(folder / _TOKENS_NAME, np.dtype(facts["dtype"]), mode="r")
         self._borders = np.load(folder / _DOCUMENTS_NAME)
         self._end_mark = facts["end_mark"]
-        self._seed = seed
+        self._seed, self._shortest_span = seed, shortest_span
         num_documents = len(self._borders) - 1
         order = np.random.default_rng([seed, 0]).permutation(num_documents)
         num_held_out = min(num_held_out, num_documents - 1)
@@ -174,7 +176,7 @@ class Corpus:
         return found
 
     def held_out_pieces(self, length: int, num_tokens: int) -> list[NDArray[np.int32]]:
-        """Held-out text in pieces of at most `length` predicted tokens, `num_tokens` of them as far as there are."""
+        """Held-out text by spans of `length` tokens, some `num_tokens` as far as there are."""
         lengths = self._lengths(self._held_out)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         end = min(int(starts[-1]), num_tokens)
@@ -193,17 +195,20 @@ class Corpus:
     def _cut(
         self, documents: NDArray[np.int64], starts: NDArray[np.int64], start: int, length: int
     ) -> list[NDArray[np.int32]]:
-        """Tokens [start, start + length) of documents laid end to end, a piece a document."""
+        """A span [start, start + length) of documents laid end to end, a piece a document."""
         found = []
-        place = int(np.searchsorted(starts, start, side="right")) - 1
-        while length:
-            begin = int(self._borders[documents[place]]) + start - int(starts[place])
-            count = min(length, int(starts[place + 1]) - start)
-            piece = np.empty(count + 1, np.int32)
-            piece[0] = self._end_mark if start == starts[place] else self._tokens[begin - 1]
-            piece[1:] = self._tokens[begin : begin + count]
-            found.append(piece)
-            start, length, place = start + count, length - count, place + 1
+        first, last = np.searchsorted(starts, [start, start + length], side="right") - 1
+        for place in range(first, min(last + 1, len(documents))):
+            head, tail = int(starts[place]), int(starts[place + 1])
+            begin, end = max(start, head), min(start + length, tail)
+            if tail - head <= self._shortest_span:
+                begin, end = (head, tail) if start <= head < start + length else (head, head)
+            if begin < end:
+                source = int(self._borders[documents[place]]) + begin - head
+                piece = np.empty(end - begin + 1, np.int32)
+                piece[0] = self._end_mark if begin == head else self._tokens[source - 1]
+                piece[1:] = self._tokens[source : source + end - begin]
+                found.append(piece)
         return found
 
     def _lengths(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:

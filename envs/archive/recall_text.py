@@ -1,6 +1,6 @@
 """Documents for `pretrain.curriculum.text` in which most of what can be learnt is recall.
 
-python -m segue.envs.archive.recall_text <folder> [--documents 16000] [--lines 24] [--seed 0]
+python -m segue.envs.archive.recall_text <folder> [--documents 16000] [--lines 20] [--seed 0]
 
 A line is an entry of an archive (`clio price 57`). Six in ten say again what the document said of a key last, how many
 entries back, every order of magnitude as likely; a third of these stand behind their question
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--documents", type=int, default=16_000)
-    parser.add_argument("--lines", type=int, default=24)
+    parser.add_argument("--lines", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if min(arguments.documents, arguments.lines) < 1:

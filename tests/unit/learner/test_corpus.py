@@ -20,11 +20,11 @@ END = TOKENIZER.special.eos
 TEXTS = {name: name * count for name, count in {"a": 5, "b": 1, "c": 17, "d": 64, "e": 3, "f": 130}.items()}
 
 
-def make_corpus(folder: Path, *, num_held_out: int = 2, seed: int = 0) -> Corpus:
+def make_corpus(folder: Path, *, num_held_out: int = 2, shortest_span: int = 0, seed: int = 0) -> Corpus:
     for name, text in TEXTS.items():
         (folder / f"{name}.txt").write_text(text)
     write_corpus(folder / "text", find_files(str(folder / "*.txt")), TOKENIZER)
-    return Corpus(folder / "text", num_held_out=num_held_out, seed=seed)
+    return Corpus(folder / "text", num_held_out=num_held_out, shortest_span=shortest_span, seed=seed)
 
 
 def letters(piece: np.ndarray) -> str:
@@ -40,9 +40,9 @@ def labels(pieces: list[np.ndarray]) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("length", [1, 7, 64, 1000])
-def test_an_epoch_predicts_every_token_once_whatever_the_spans(tmp_path: Path, length: int) -> None:
-    corpus = make_corpus(tmp_path)
+@pytest.mark.parametrize(("length", "shortest"), [(1, 0), (7, 0), (64, 0), (1000, 0), (7, 7), (64, 7), (70, 65)])
+def test_an_epoch_predicts_every_token_once_whatever_the_spans(tmp_path: Path, length: int, shortest: int) -> None:
+    corpus = make_corpus(tmp_path, shortest_span=shortest)
     held_out = {name for piece in corpus.held_out_pieces(1000, 1000) for name in letters(piece)}
     wanted: Counter[str] = Counter()
     for name, text in TEXTS.items():
@@ -75,6 +75,21 @@ def test_a_piece_holds_one_document_behind_its_own_token_or_an_end_mark(tmp_path
     assert starts == 3 * num_documents
 
 
+def test_a_document_that_fits_into_a_span_is_not_cut(tmp_path: Path) -> None:
+    # a document and its end mark: 6, 2, 18, 65, 4 and 131 tokens
+    corpus = make_corpus(tmp_path, num_held_out=1, shortest_span=18)
+    seen: dict[str, list[int]] = {}
+    for start in range(0, 18 * corpus.epoch_tokens, 18):
+        pieces = corpus.pieces(TextSpan(start, 18))
+        # a span always has something, at most itself and what begins at its end
+        assert 1 <= sum(len(piece) - 1 for piece in pieces) < 2 * 18
+        for piece in pieces:
+            seen.setdefault(letters(piece)[:1], []).append(len(piece) - 1)
+    for name, lengths in seen.items():
+        assert sum(lengths) == 18 * (len(TEXTS[name]) + 1)
+        assert (len(lengths) == 18) == (name in "abce"), name
+
+
 def test_epochs_have_orders_of_their_own_drawn_by_the_seed(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, num_held_out=1)
     total = corpus.epoch_tokens
@@ -85,7 +100,7 @@ def test_epochs_have_orders_of_their_own_drawn_by_the_seed(tmp_path: Path) -> No
     orders = [order(corpus, epoch) for epoch in range(6)]
     assert len({"".join(sorted(found)) for found in orders}) == 1
     assert len(set(orders)) > 2
-    again = Corpus(tmp_path / "text", num_held_out=1, seed=0)
+    again = Corpus(tmp_path / "text", num_held_out=1, shortest_span=0, seed=0)
     assert [order(again, epoch) for epoch in reversed(range(6))] == orders[::-1]
 
 
@@ -131,7 +146,7 @@ def test_a_disk_that_fills_up_leaves_no_half_of_what_stands_for_the_whole(tmp_pa
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     write_corpus(tmp_path / "text", find_files(str(texts / "*.txt")), TOKENIZER)
-    assert Corpus(tmp_path / "text", num_held_out=1, seed=0).epoch_tokens == 2
+    assert Corpus(tmp_path / "text", num_held_out=1, shortest_span=0, seed=0).epoch_tokens == 2
 
 
 def test_long_files_are_tokenised_line_by_line_and_lose_nothing(tmp_path: Path) -> None:
