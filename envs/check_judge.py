@@ -98,9 +98,13 @@ def _judge_ends(report: Report, episodes: list[Played], max_calls: int) -> None:
     # what said that an episode was cut before there was a flag for it
     if any(reply.info.get("TimeLimit.truncated") and not reply.truncated for reply in last):
         report.fail("ends", 'info["TimeLimit.truncated"] says that an episode was cut, and truncated does not')
-    if any(reply.terminated and reply.truncated for reply in last):
-        report.note("ends", "an episode was terminated and truncated by one call", "truncate only what would go on")
     inspection = episodes[0].inspections[0]
+    if any(reply.terminated and reply.truncated for reply in last):
+        why = "an episode was terminated and truncated by one call"
+        if inspection.is_foreign:
+            report.note("ends", why, "truncate only what would go on")
+        else:
+            report.fail("ends", why)
     if not last:
         why = f"no episode ended within {max_calls} calls"
         report.note("ends", why, "play longer with --steps")

@@ -14,6 +14,7 @@ that come after are not reached.
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
@@ -205,12 +206,21 @@ class _Checker:
             for seed in range(len(episodes)):
                 await self._follow("fallible", seed, max_calls)
                 played = await self._follow("expert", seed, max_calls)
-                if not played.has_ended or not played.replies[-1].info["is_success"]:
+                demonstrated.append(played)
+                if not played.has_ended and len(played.calls) >= max_calls:
+                    why = f"the expert's episode of seed {seed} did not end within {max_calls} calls"
+                    self._report.note("demonstrator", why, "play longer with --steps")
+                elif not played.has_ended or not played.replies[-1].info["is_success"]:
                     why = f"the expert came to no success on seed {seed}, in {len(played.calls)} calls"
                     self._fail("demonstrator", why)
-                demonstrated.append(played)
-        returns = [sum(sum(reply.reward_terms.values()) for reply in played.replies) for played in demonstrated]
+        returns = [math.fsum(_rewards(played)) for played in demonstrated if played.has_ended]
+        if not returns:
+            return
         why = f"the expert succeeds on {len(returns)} seeds, with returns from {min(returns):.4g} to {max(returns):.4g}"
+        if not math.isclose(min(returns), max(returns)):
+            self._report.note(
+                "demonstrator", why, "see that expert earns all that each task pays; these may pay unequally"
+            )
         self._report.passed("demonstrator", why)
 
     async def _follow(self, skill: str, seed: int, max_calls: int) -> Played:
@@ -242,6 +252,10 @@ class _Checker:
         if left.threads:
             self._report.note("close", f"closed, and threads go on: {some(left.threads)}", "end them in close")
         self._report.passed("close", "twice in a row; nothing is left running")
+
+
+def _rewards(played: Played) -> Iterator[float]:
+    return (term for reply in played.replies for term in reply.reward_terms.values())
 
 
 def _to_call(call: dict[str, Any]) -> ToolCall:

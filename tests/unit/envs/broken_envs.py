@@ -137,6 +137,8 @@ class Counter(ToolEnv):
         self._fault = fault
         self._noise = random.Random()
         odd = ToolSpec(name="add", description="Again.", parameters=object_schema({}))
+        if fault == "slow expert":
+            self.max_calls = None
         if fault == "no tools":
             self.tools = ()
         if fault == "names":
@@ -173,7 +175,8 @@ class Counter(ToolEnv):
     def stop(self) -> ToolResult:
         is_right = self.value == self.target
         verdict = None if self._fault == "no verdict" else is_right
-        terms = {"success": float(is_right)}
+        pay = self.target / 10 if self._fault == "unequal" else 1.0
+        terms = {"success": pay * is_right}
         return ToolResult(observation="bye", reward_terms=terms, terminated=True, is_success=verdict)
 
     def step(self, action: Any) -> Any:
@@ -201,6 +204,8 @@ class Counter(ToolEnv):
                 call = {"name": "multiply", "arguments": {}}
             case "expert raises":
                 raise RuntimeError("no idea")
+            case "slow expert":
+                call = {"name": "add", "arguments": {"amount": 0}}
             case "no calls":
                 return {"response": "done", "calls": []}
             case "only expert" if skill != "expert":

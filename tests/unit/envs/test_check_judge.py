@@ -59,6 +59,14 @@ def test_ends_and_successes_are_counted() -> None:
     assert findings(make_played(info={}))["success"].verdict is Verdict.failed
 
 
+def test_an_end_that_is_both_fails_a_tool_environment_and_is_a_note_of_a_foreign_one() -> None:
+    for is_foreign, verdict in ((False, Verdict.failed), (True, Verdict.note)):
+        played = make_played(truncated=True)
+        played.inspections = [Inspection(is_foreign=is_foreign, has_demonstrator=False)] * 2
+        found = findings(played)["ends"]
+        assert (found.verdict, found.why) == (verdict, "an episode was terminated and truncated by one call")
+
+
 def test_where_nothing_ended_and_nothing_counts_as_success_the_ways_to_say_it_are_named() -> None:
     for needed_return, is_foreign, starts in (
         (None, True, "put is_success"),

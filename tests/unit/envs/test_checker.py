@@ -155,6 +155,8 @@ def test_a_fault_fails_the_check_that_is_about_it_and_no_other(
         (WALK, "endless", "ends", "no episode ended within 30 calls"),
         (WALK, "endless", "success", "unknown: no episode ended within 30 calls"),
         (WALK, "one task", "seeds", "and so do other seeds"),
+        (COUNTER, "slow expert", "demonstrator", "the expert's episode of seed 0 did not end within 30 calls"),
+        (COUNTER, "unequal", "demonstrator", "the expert succeeds on 2 seeds, with returns from 0.3 to 0.4"),
         (COUNTER, "thread", "close", "threads go on: ticker, ticker"),
         (WALK, "none", "demonstrator", "none of its own: a foreign environment's draws actions at random"),
         (
