@@ -1,8 +1,9 @@
 """Documents for `pretrain.curriculum.text` in which most of what can be learnt is recall.
 
-python -m segue.envs.archive.recall_text <folder> [--documents 16000] [--lines 20] [--seed 0]
+python -m segue.envs.archive.recall_text <folder> [--documents 24000] [--min-lines 5] [--max-lines 22] [--seed 0]
 
-A line is an entry of an archive (`clio price 57`). Six in ten say again what the document said of a key last, how many
+Every order of magnitude of a document's length is as likely: short ones teach first, and the longest have what lies
+far back. A line is an entry of an archive (`clio price 57`). Six in ten say again what the document said of a key last, how many
 entries back, every order of magnitude as likely; a third of these stand behind their question
 (`question: price of clio?`), as at an archive's end.
 """
@@ -43,18 +44,23 @@ def main() -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--documents", type=int, default=16_000)
-    parser.add_argument("--lines", type=int, default=20)
+    parser.add_argument("--documents", type=int, default=24_000)
+    parser.add_argument("--min-lines", type=int, default=5)
+    parser.add_argument("--max-lines", type=int, default=22)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if min(arguments.documents, arguments.lines) < 1:
-        parser.error(f"--documents and --lines must be at least 1, got {arguments.documents} and {arguments.lines}")
+    shortest, longest = arguments.min_lines, arguments.max_lines
+    if arguments.documents < 1:
+        parser.error(f"--documents must be at least 1, got {arguments.documents}")
+    if not 1 <= shortest <= longest:
+        parser.error(f"--min-lines must be at least 1 and at most --max-lines, got {shortest} and {longest}")
     if arguments.folder.exists():
         # others would be trained on with them
         parser.error(f"folder must be a new one, got {arguments.folder}, which is there")
     arguments.folder.mkdir(parents=True)
     for number in range(arguments.documents):
-        text = make_document(random.Random(f"{arguments.seed}:{number}"), arguments.lines)
+        rng = random.Random(f"{arguments.seed}:{number}")
+        text = make_document(rng, round(shortest * (longest / shortest) ** rng.random()))
         (arguments.folder / f"{number:05d}.txt").write_text(text)
     print(f"{arguments.documents} documents in {arguments.folder}")
 

@@ -69,18 +69,25 @@ def test_a_document_is_a_function_of_its_seed() -> None:
     assert len(texts) == 2
 
 
-def test_the_command_writes_a_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_a_file_each_as_many_short_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "texts"
-    monkeypatch.setattr(sys, "argv", ["recall_text", str(folder), "--documents", "3", "--lines", "5", "--seed", "9"])
+    sizes = ["--min-lines", "5", "--max-lines", "20"]
+    monkeypatch.setattr(sys, "argv", ["recall_text", str(folder), "--documents", "200", *sizes, "--seed", "9"])
     recall_text.main()
-    assert [path.name for path in sorted(folder.iterdir())] == ["00000.txt", "00001.txt", "00002.txt"]
-    assert (folder / "00002.txt").read_text() == make_document(random.Random("9:2"), 5)
+    paths = sorted(folder.iterdir())
+    assert [path.name for path in paths] == [f"{number:05d}.txt" for number in range(200)]
+    lengths = [path.read_text().count("\n") for path in paths]
+    assert min(lengths) >= 5 and max(lengths) <= 21
+    # 10 lies half way in orders of magnitude; a document may have a line more
+    assert 70 <= sum(length <= 10 for length in lengths) <= 130
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["new", "--lines", "0"], "--documents and --lines must be at least 1, got 16000 and 0"),
+        (["new", "--documents", "0"], "--documents must be at least 1, got 0"),
+        (["new", "--min-lines", "0"], "--min-lines must be at least 1 and at most --max-lines, got 0 and 22"),
+        (["new", "--max-lines", "4"], "--min-lines must be at least 1 and at most --max-lines, got 5 and 4"),
         (["there"], "folder must be a new one, got there, which is there"),
     ],
 )
