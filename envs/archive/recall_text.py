@@ -3,8 +3,8 @@
 python -m segue.envs.archive.recall_text <folder> [--documents 24000] [--min-lines 5] [--max-lines 22] [--seed 0]
 
 Every order of magnitude of a document's length is as likely: short ones teach first, and the longest have what lies
-far back. A line is an entry of an archive (`clio price 57`). Six in ten say again what the document said of a key last, how many
-entries back, every order of magnitude as likely; a third of these stand behind their question
+far back. A line is an entry of an archive (`clio price 57`). Six in ten say again what the document said of a key last,
+how many entries back, every order of magnitude as likely; a third of these stand behind their question
 (`question: price of clio?`), as at an archive's end.
 """
 
