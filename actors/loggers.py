@@ -1,6 +1,8 @@
 """The loggers that a run names: which packages they need, how they are opened, where their figures are looked at."""
 
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from segue.actors.background_sink import BackgroundSink
@@ -26,7 +28,9 @@ def where_to_look(config: SegueConfig, folder: RunFolder) -> list[str]:
     if config.run.wandb.mode is WandbMode.offline:
         commands[Logger.wandb] = f"{program('wandb')} sync {folder.wandb}/offline-run-*"
     if config.run.mlflow.tracking_uri is None:
-        commands[Logger.mlflow] = f"{program('mlflow')} ui --backend-store-uri {database_uri(folder.mlflow)}"
+        # the extra's small form of MLflow has no page to show
+        first = "" if find_spec("flask") else f"{sys.executable} -m pip install mlflow; "
+        commands[Logger.mlflow] = f"{first}{program('mlflow')} ui --backend-store-uri {database_uri(folder.mlflow)}"
     return [commands[logger] for logger in config.run.loggers if logger in commands]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from segue.actors import loggers
 from segue.actors.background_sink import BackgroundSink
 from segue.actors.cli.main import main
 from segue.actors.loggers import open_loggers, where_to_look
@@ -288,8 +289,12 @@ def test_a_missing_extra_is_said_before_anything_starts(
     assert main(["train", "--cfg", "job", f"run.loggers=[{logger}]"]) == 0
 
 
-def test_the_end_of_a_run_names_what_shows_or_sends_what_lies_in_its_folder(tmp_path: Path) -> None:
+def test_the_end_of_a_run_names_what_shows_or_sends_what_lies_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = RunFolder(tmp_path)
+    has_flask = True
+    monkeypatch.setattr(loggers, "find_spec", lambda name: object() if has_flask else None)
 
     def ends(*overrides: str) -> list[str]:
         return [line.partition(" ")[2] for line in where_to_look(load_config([*overrides]), folder)]
@@ -300,5 +305,9 @@ def test_the_end_of_a_run_names_what_shows_or_sends_what_lies_in_its_folder(tmp_
         f"ui --backend-store-uri sqlite:///{tmp_path}/mlflow/mlflow.db",
         f"sync {tmp_path}/wandb/offline-run-*",
     ]
+    has_flask = False
+    (line,) = where_to_look(load_config(["run.loggers=[mlflow]"]), folder)
+    assert line.startswith(f"{sys.executable} -m pip install mlflow; ")
+    assert line.endswith(f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow/mlflow.db")
     elsewhere = ("run.wandb.mode=online", "run.mlflow.tracking_uri=https://host/a")
     assert ends("run.loggers=[mlflow,wandb]", *elsewhere) == []
