@@ -119,7 +119,8 @@ class EnvConfig:
     """Folder, appended to the module path, where the id's module and those of reward terms may lie; null is the launch
     folder."""
     success_return: float | None = None
-    """Return that counts as success where the environment names neither `is_success` nor a reward threshold."""
+    """Return that counts as success where the environment names neither `is_success` nor a reward threshold; refused
+    beside a threshold."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -20,6 +20,8 @@ from segue.envs.tool_env import NUMBERS, Task, ToolEnv, ToolResult
 
 _RESET = "observation and info from reset"
 _STEP = "observation, reward, terminated, truncated and info from step"
+# of an episode's info, where the base class says them
+_RESERVED = ("is_success", "invalid_call")
 
 
 class GymToolEnv(ToolEnv):
@@ -37,15 +39,21 @@ class GymToolEnv(ToolEnv):
 
         Args:
             env: as `gymnasium.make` builds it, wrappers included.
-            success_return: return that counts as success where the environment itself says nothing.
+            success_return: return that counts as success where the environment itself says nothing; None where its spec
+                has a `reward_threshold`.
             max_observation_chars: an array in an observation whose text may be longer stands in short.
         Raises:
-            EnvironmentSetupError: a space is not supported.
+            EnvironmentSetupError: a space is not supported, or two returns count as success.
         """
         self._env = env
-        threshold = None if env.spec is None else env.spec.reward_threshold
-        self._needed_return = success_return if threshold is None else threshold
         name = type(env.unwrapped).__name__
+        threshold = None if env.spec is None else env.spec.reward_threshold
+        if threshold is not None and success_return is not None:
+            raise EnvironmentSetupError(
+                f"env.success_return must be null for {name}, got {success_return:g}: it is registered with a "
+                f"reward_threshold of {threshold:g}, which decides; register it under an id of your own for another"
+            )
+        self._needed_return = success_return if threshold is None else threshold
         _refuse(name, "actions", SUPPORTED_ACTIONS, find_unsupported_action(env.action_space))
         _refuse(name, "observations", SUPPORTED_OBSERVATIONS, find_unsupported_observation(env.observation_space))
         self._form = ActionForm(env.action_space, _action_names(env))
@@ -65,7 +73,7 @@ class GymToolEnv(ToolEnv):
             observation, info = self._env.reset(seed=seed, options=options or None)
         _check_info(info)
         self._return = 0.0
-        return Task(user=self._see(observation), info=plain_info(info))
+        return Task(user=self._see(observation), info=_unreserved(info))
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Takes the action."""
@@ -85,7 +93,7 @@ class GymToolEnv(ToolEnv):
             terminated=bool(terminated),
             truncated=bool(truncated),
             is_success=self._is_success(info) if has_ended else None,
-            info={key: value for key, value in plain_info(info).items() if key != "is_success"},
+            info=_unreserved(info),
         )
 
     def expert(self, skill: str, rng: random.Random) -> dict[str, Any]:
@@ -134,6 +142,10 @@ def _told_by(form: str) -> Iterator[None]:
         raise ValueError(f"the environment must return {form}: {error}") from error
 
 
+def _unreserved(info: dict[Any, Any]) -> dict[str, Any]:
+    return {key: value for key, value in plain_info(info).items() if key not in _RESERVED}
+
+
 def _to_float(path: str, number: Any) -> float:
     if isinstance(number, np.ndarray) and number.size == 1:
         number = number.item()
@@ -149,7 +161,8 @@ def _check_info(info: Any) -> None:
 
 def _refuse(name: str, what: str, supported: str, found: str | None) -> None:
     if found is not None:
-        raise EnvironmentSetupError(f"{what} of {name} must be {supported}; got {found}")
+        # the path of a space without parts is what it is of
+        raise EnvironmentSetupError(f"{what} of {name} must be {supported}; got {found.removeprefix(f'{what} ')}")
 
 
 def _action_names(env: gymnasium.Env[Any, Any]) -> tuple[str, ...] | None:

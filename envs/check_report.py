@@ -27,12 +27,12 @@ class Finding:
 
 
 CHECKS = {
-    "builds": "give env.id and env.kwargs.… as the environment takes them",
+    "builds": "",
     "begins": "reset must take every seed and the options of env.eval_options and env.variants",
     "runs": "answer what cannot be done with an observation; raise nothing that a policy can cause",
     "time": "make the call shorter, or raise env.call_timeout_s",
     "tools": "set tools to specs with different names, at least one",
-    "spaces": "return what the spaces declare, or declare what is returned",
+    "spaces": "return what the spaces declare; declare what is returned, and what gymnasium can draw",
     "rewards": "return one finite number, or named terms within ±1e6",
     "ends": "say terminated where the task is over, truncated where it was cut; each true or false at every step",
     "success": "put is_success into the last step's info, register a reward_threshold, or set env.success_return",
@@ -43,7 +43,8 @@ CHECKS = {
     "demonstrator": "expert must play each task to success, drawing from its rng alone, and change nothing when asked",
     "close": "end in close what was started, and let it be called twice",
 }
-"""Every check with the remedy where it fails, in the order in which they are made."""
+"""Every check, in the order in which they are made, with the remedy where it fails,
+or nothing where what is found says it."""
 
 
 class Report:

@@ -37,6 +37,7 @@ _SUBJECTS = {
     "reward": "rewards",
     "reward_terms": "rewards",
     "observation": "spaces",
+    "actions": "spaces",
     "terminated": "ends",
     "truncated": "ends",
     "is_success": "success",

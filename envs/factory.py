@@ -2,8 +2,10 @@
 
 import contextlib
 import difflib
+import inspect
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.error import UnregisteredEnv
 
 from segue.conf.schema import EnvConfig
@@ -138,6 +140,12 @@ class EnvFactory:
         except UnregisteredEnv as error:
             reason = f"{type(error).__name__}: {error}".rstrip(".")
             raise EnvironmentSetupError(f"env.id={config.id} cannot be built: {reason}{_remedy(config.id)}") from error
+        except TypeError as error:
+            missing = _missing_arguments(config)
+            if not missing:
+                raise
+            keys = " and ".join(f"env.kwargs.{name}" for name in missing)
+            raise EnvironmentSetupError(f"{keys} must be given for env.id={config.id}, got none") from error
         if not isinstance(env.unwrapped, ToolEnv):
             return GymToolEnv(
                 env, success_return=config.success_return, max_observation_chars=config.max_observation_chars
@@ -154,6 +162,21 @@ class EnvFactory:
                 f"env.success_return must be null for {self._config.id}, got {self._config.success_return}: "
                 "a ToolEnv says itself what success is"
             )
+
+
+def _missing_arguments(config: EnvConfig) -> list[str]:
+    """Names of the arguments that an id's constructor needs and nobody gives."""
+    spec = gymnasium.registry.get(config.id.rpartition(":")[2])
+    if spec is None or spec.entry_point is None:
+        return []
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    given = {*spec.kwargs, *config.kwargs}
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [
+        parameter.name
+        for parameter in inspect.signature(creator).parameters.values()
+        if parameter.kind in by_name and parameter.default is parameter.empty and parameter.name not in given
+    ]
 
 
 def _remedy(env_id: str) -> str:

@@ -100,9 +100,19 @@ class ActionForm:
         return action
 
     def sample(self, seed: int) -> dict[str, Any]:
-        """Arguments of an arbitrary action, the same for the same seed."""
+        """Arguments of an arbitrary action, the same for the same seed.
+
+        Raises:
+            ValueError: the space cannot draw one.
+        """
         self._space.seed(seed)
-        return self.to_arguments(self._space.sample())
+        try:
+            action = self._space.sample()
+        # spaces may be the environment's own
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"actions must be such as their space can draw, got {self._space}: {reason}") from error
+        return self.to_arguments(action)
 
 
 class ActionCalls(ToolCalls):

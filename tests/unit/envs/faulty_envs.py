@@ -226,8 +226,11 @@ class Corridor(gymnasium.Env[Any, Any]):
     action_names = ("left", "right")
     action_space = spaces.Discrete(2)
 
-    def __init__(self, *, says_success: bool = False, observations: str = "discrete") -> None:
+    def __init__(
+        self, *, says_success: bool = False, observations: str = "discrete", says: dict[str, Any] | None = None
+    ) -> None:
         self._says_success = says_success
+        self._says = says or {}
         self._observations = observations
         self.observation_space: spaces.Space[Any] = {
             "discrete": spaces.Discrete(4),
@@ -251,13 +254,13 @@ class Corridor(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._place = 0
-        return self._see(), {"place": np.int64(0)}
+        return self._see(), {"place": np.int64(0), **self._says}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._place = max(0, self._place + (1 if action == 1 else -1))
         has_arrived = self._place == 3
         info: dict[str, Any] = {"is_success": True} if self._says_success and has_arrived else {}
-        info["action_type"] = type(action).__name__
+        info |= {"action_type": type(action).__name__, **self._says}
         return self._see(), float(has_arrived), has_arrived, False, info
 
 

@@ -16,6 +16,7 @@ from env_cases import make_env
 from segue.conf.schema import EnvConfig
 from segue.envs.errors import EnvironmentSetupError
 from segue.envs.factory import EnvFactory
+from segue.envs.foreign_action import ActionForm
 from segue.envs.tool import ToolCall
 
 CONFIG = EnvConfig(id="faulty_envs:Corridor-v0", import_folder=str(Path(__file__).parent))
@@ -82,9 +83,9 @@ def test_unnamed_actions_become_an_integer_in_its_range() -> None:
     [
         # the environment's own word comes first
         ({"id": "faulty_envs:HardCorridor-v0", "kwargs": {"says_success": True}}, [True]),
-        # return 1 against thresholds of 0.5 and 2, which come before the configured return
-        ({"id": "faulty_envs:EasyCorridor-v0", "success_return": 9.0}, [True]),
-        ({"id": "faulty_envs:HardCorridor-v0", "success_return": 0.5}, [False]),
+        # return 1 against thresholds of 0.5 and 2
+        ({"id": "faulty_envs:EasyCorridor-v0"}, [True]),
+        ({"id": "faulty_envs:HardCorridor-v0"}, [False]),
         ({"success_return": 1.0}, [True]),
         ({"success_return": 1.5}, [False]),
     ],
@@ -95,6 +96,21 @@ def test_success_is_the_environments_word_else_a_return(changes: dict[str, Any],
     steps = [env.step(act("right")) for _ in range(3)]
     assert ["is_success" in step[4] for step in steps] == [False, False, True]
     assert [steps[-1][4]["is_success"]] == successes
+
+
+def test_what_the_base_class_says_in_an_info_is_not_taken_from_a_foreign_one() -> None:
+    env = make_env(replace(CONFIG, kwargs={"says": {"invalid_call": 0, "is_success": False}}, success_return=1.0))
+    assert env.reset(seed=0)[1] == {"place": 0, "system": ""}
+    *_, info = env.step(act("right"))
+    assert not {"invalid_call", "is_success"} & info.keys()
+    assert "invalid_call" in env.step(act("up"))[4]
+
+
+def test_a_space_that_cannot_draw_is_named() -> None:
+    # its width is beyond its own dtype
+    form = ActionForm(gymnasium.spaces.Box(0, 2**63 - 1, (1,), np.int64), None)
+    with pytest.raises(ValueError, match=r"^actions must be such as their space can draw, got Box\(.*: "):
+        form.sample(0)
 
 
 def test_without_any_rule_the_end_names_the_remedy() -> None:
@@ -204,8 +220,9 @@ def test_nested_spaces_become_named_arguments_and_lines() -> None:
     ],
 )
 def test_environments_of_gymnasium_are_played_as_gymnasium_plays_them(env_id: str, action: Any) -> None:
-    env = make_env(EnvConfig(id=env_id, success_return=0.0))
     twin = gymnasium.make(env_id, disable_env_checker=True)
+    assert twin.spec is not None
+    env = make_env(EnvConfig(id=env_id, success_return=0.0 if twin.spec.reward_threshold is None else None))
     for seed in range(3):
         assert env.reset(seed=seed)[0] == _written(twin.reset(seed=seed)[0])
         has_ended = False
@@ -249,6 +266,14 @@ def test_a_reward_in_an_array_and_a_flag_of_0_or_1_are_taken() -> None:
             EnvConfig(id="NoSuchThing-v0"),
             "env.id=NoSuchThing-v0 cannot be built: NameNotFound: .* doesn't exist; one that a module of yours, or of "
             "an installed package, registers is env.id=<module>:NoSuchThing-v0$",
+        ),
+        (
+            replace(CONFIG, id="faulty_envs:HardCorridor-v0", success_return=0.5),
+            "env.success_return must be null for Corridor, got 0.5: it is registered with a reward_threshold of 2, ",
+        ),
+        (
+            EnvConfig(id="segue.envs.adapters.mcp_tools:McpTools-v0", kwargs={"tools": ["a"]}),
+            "^env.kwargs.command and env.kwargs.task must be given for env.id=segue.*McpTools-v0, ",
         ),
         (EnvConfig(id="Frozenlake-v1"), "; nearest: FrozenLake-v1; one that a module "),
         (
