@@ -36,7 +36,7 @@ def examine(
     model = trained_model(config)
     config.run.init_from = str(model)
     check_before_start(config)
-    check_environment(config.env)
+    check_environment(config.env, say=PatientConsole().say)
     folder = RunFolder(new_folder(launch_folder, "eval") if out is None else out)
     folder.open("eval")
     try:

@@ -28,8 +28,8 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
     model = None if demonstrator else trained_model(config)
     config.run.init_from = None if model is None else str(model)
     check_before_start(config)
-    check_environment(config.env, config.pretrain.skill if demonstrator else None)
     console = PatientConsole()
+    check_environment(config.env, config.pretrain.skill if demonstrator else None, say=console.say)
     seeds = range(config.eval.seed_start, config.eval.seed_start + num_episodes)
     request = EvaluationRequest(
         name="rollout",

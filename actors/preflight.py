@@ -1,7 +1,7 @@
 """What can be known to fail before any process starts, beyond the configuration's own rules."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib.resources import files
@@ -21,6 +21,7 @@ from segue.conf.reward_term import RewardTermSpec
 from segue.conf.schema import EnvConfig, OptimizerKind, SegueConfig, Skill
 from segue.envs.client import EnvClient
 from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
+from segue.envs.reply import Inspection
 from segue.model.describe import describe
 from segue.model.device import gpu_memory_bytes
 from segue.model.published_config import load_published_config
@@ -212,28 +213,39 @@ def check_reward_terms(config: SegueConfig) -> None:
 
 
 def check_environment(
-    config: EnvConfig, demonstrator: Skill | None = None, options: Mapping[str, dict[str, Any]] = NO_OPTIONS
+    config: EnvConfig,
+    demonstrator: Skill | None = None,
+    options: Mapping[str, dict[str, Any]] = NO_OPTIONS,
+    *,
+    say: Callable[[str], None],
 ) -> None:
     """Build the environment on an env worker, and begin an episode with each set of reset options that will be played.
 
     Args:
         demonstrator: the skill that has to play; asked for one turn.
         options: further reset options that will be played, by what asks for them.
+        say: is told where nothing but the environment's info can say what success is.
     Raises:
         ConfigError: it cannot be built, does not begin, or has no such demonstrator.
         RunError: its worker did not start.
     """
     try:
-        asyncio.run(_try_environment(config, demonstrator, options))
+        inspection = asyncio.run(_try_environment(config, demonstrator, options))
     except EnvironmentSetupError as error:
         raise ConfigError(str(error)) from error
     except InfrastructureFailure as error:
         raise RunError(f"an episode of {config.id} could not begin: {error}") from error
+    if inspection is not None and inspection.is_foreign and inspection.needed_return is None:
+        say(
+            f"{config.id} is registered without a reward_threshold: unless info['is_success'] stands in the info of "
+            "its last step, every episode fails at its end; else set env.success_return"
+        )
 
 
 async def _try_environment(
     config: EnvConfig, demonstrator: Skill | None, more_options: Mapping[str, dict[str, Any]]
-) -> None:
+) -> Inspection | None:
+    """What the environment says of itself; None where it fails at that, which is no fault of an episode."""
     client = EnvClient(config, 1)
     await client.start()
     try:
@@ -248,6 +260,10 @@ async def _try_environment(
         for key, options in named.items():
             with _told_as(f"{key} must be reset options that {config.id} takes, got {options}"):
                 await client.reset(key, 0, options)
+        try:
+            return await client.inspect("preflight")
+        except EnvironmentFailure:
+            return None
     finally:
         await client.stop()
 

@@ -209,9 +209,9 @@ def _faults_found(folder: RunFolder, step: int, damaged: list[str]) -> list[Faul
 
 def _check_environment(config: SegueConfig, kind: PhaseKind) -> None:
     if kind is not PhaseKind.pretrain:
-        check_environment(config.env)
+        check_environment(config.env, say=PatientConsole().say)
         return
-    check_environment(config.env, config.pretrain.skill, stage_options(config))
+    check_environment(config.env, config.pretrain.skill, stage_options(config), say=PatientConsole().say)
 
 
 def _prepare_text(folder: RunFolder, config: SegueConfig) -> None:

@@ -211,7 +211,7 @@ def test_an_environment_that_will_not_begin_is_refused_before_anything_starts(
     (tmp_path / "unwilling.py").write_text(UNWILLING)
     given = {"import_folder": str(tmp_path), "eval_options": {}, "variants": {}} | changes
     with pytest.raises(ConfigError, match=f"^{message}"):
-        check_environment(replace(SQL, **given))
+        check_environment(replace(SQL, **given), say=print)
 
 
 def test_what_a_curriculum_will_play_is_tried_before_anything_starts() -> None:
@@ -222,14 +222,27 @@ def test_what_a_curriculum_will_play_is_tried_before_anything_starts() -> None:
         "pretrain.curriculum.stages, 512 tokens": {"length_tokens": 512},
         "pretrain.curriculum.recall.lengths, 4096 tokens": recall_options(4096, 1),
     }
-    check_environment(config.env, Skill.expert, stage_options(config))
+    check_environment(config.env, Skill.expert, stage_options(config), say=print)
     config.pretrain.curriculum.length_option = "pages"
     message = (
         r"^pretrain\.curriculum\.stages, 256 tokens must be reset options that archive takes, got \{'pages': 256\}: "
     )
     with pytest.raises(ConfigError, match=message):
-        check_environment(config.env, Skill.expert, stage_options(config))
+        check_environment(config.env, Skill.expert, stage_options(config), say=print)
 
 
 def test_every_set_of_reset_options_of_the_shipped_environment_begins() -> None:
-    check_environment(SQL, Skill.fallible)
+    said: list[str] = []
+    check_environment(SQL, Skill.fallible, say=said.append)
+    assert said == []
+
+
+def test_an_environment_that_may_have_no_rule_of_success_is_told_before_anything_starts() -> None:
+    said: list[str] = []
+    for env_id, success_return in (("Blackjack-v1", 1.0), ("CartPole-v1", None), ("Blackjack-v1", None)):
+        given = replace(SQL, id=env_id, success_return=success_return, eval_options={}, variants={})
+        assert said == []
+        check_environment(given, say=said.append)
+    (line,) = said
+    assert line.startswith("Blackjack-v1 is registered without a reward_threshold: ")
+    assert line.endswith("; else set env.success_return")
