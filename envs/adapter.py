@@ -108,6 +108,7 @@ class GymToolEnv(ToolEnv):
             has_demonstrator=False,
             needed_return=self._needed_return,
             in_short=self._text.in_short(),
+            cut=self._text.cut(self._observation),
             misfits=misfits,
             form_misfits=form_misfits,
         )

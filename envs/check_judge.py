@@ -5,12 +5,13 @@ from collections.abc import Iterable
 
 from segue.conf.schema import EnvConfig
 from segue.envs.check_play import Played
-from segue.envs.check_report import CHECKS, Report
+from segue.envs.check_report import Report
 
 # a deadline is near where a call takes this share of it
 _NEAR = 0.5
 _LONG_DECLARATION_CHARS = 4000
 _MAX_SHOWN = 3
+_SAY_SUCCESS = "put is_success into the last step's info, register a reward_threshold, or set env.success_return"
 
 
 def judge(report: Report, config: EnvConfig, episodes: list[Played], max_calls: int) -> None:
@@ -20,15 +21,23 @@ def judge(report: Report, config: EnvConfig, episodes: list[Played], max_calls: 
         episodes: at least one.
         max_calls: after which an episode was left.
     """
-    num_calls = sum(len(played.calls) for played in episodes)
-    report.passed("begins", f"{len(episodes)} seeds")
-    report.passed("runs", f"{num_calls} arbitrary calls that the tools accept, in {len(episodes)} episodes")
     report.passed("info", "JSON at every step")
     _judge_time(report, config, max(played.slowest_s for played in episodes))
     _judge_tools(report, episodes)
     _judge_spaces(report, config, episodes)
     _judge_rewards(report, episodes)
     _judge_ends(report, episodes, max_calls)
+
+
+def judge_begun(report: Report, episodes: list[Played]) -> None:
+    """Adds what holds of episodes, also where a failure ended the last of them."""
+    num_calls = sum(len(played.calls) for played in episodes)
+    if episodes:
+        report.passed("begins", _counted(len(episodes), "seed"))
+    # in a call that took too long nobody knows what would have come of it
+    if num_calls and not report.has_failed("time"):
+        calls, several = _counted(num_calls, "arbitrary call"), _counted(len(episodes), "episode")
+        report.passed("runs", f"{calls} that the tools accept, in {several}")
 
 
 def some(texts: list[str]) -> str:
@@ -75,7 +84,9 @@ def _judge_spaces(report: Report, config: EnvConfig, episodes: list[Played]) -> 
     if form_misfits:
         report.note("spaces", some(form_misfits), "declare it as it is returned, or cast it")
     if longest > config.max_observation_chars:
-        why = f"observations are cut at {config.max_observation_chars} characters"
+        cut = _unique(path for inspection in inspections for path in inspection.cut)
+        which = f", so that a policy does not see all of {some(cut)}" if cut else ""
+        why = f"observations are cut at {config.max_observation_chars} characters{which}"
         report.note("spaces", why, "raise env.max_observation_chars, or say less")
     if inspections[0].in_short:
         why = f"a policy sees only in short: {some(inspections[0].in_short)}"
@@ -109,16 +120,20 @@ def _judge_ends(report: Report, episodes: list[Played], max_calls: int) -> None:
         why = f"no episode ended within {max_calls} calls"
         report.note("ends", why, "play longer with --steps")
         has_rule = not inspection.is_foreign or inspection.needed_return is not None
-        remedy = "play longer with --steps" if has_rule else f"{CHECKS['success']}; play longer with --steps"
+        remedy = "play longer with --steps" if has_rule else f"{_SAY_SUCCESS}; play longer with --steps"
         report.note("success", f"unknown: {why}", remedy)
         return
     num_terminated = sum(reply.terminated for reply in last)
     num_truncated = sum(reply.truncated for reply in last)
     num_successes = sum(bool(reply.info.get("is_success")) for reply in last)
     if any("is_success" not in reply.info for reply in last):
-        report.fail("success", "an episode ended without is_success in its last info")
+        report.fail("success", "an episode ended without is_success in its last info", _SAY_SUCCESS)
     report.passed("ends", f"{num_terminated} terminated, {num_truncated} truncated, of {len(episodes)} episodes")
     report.passed("success", f"said at every end; {num_successes} of {len(last)} arbitrary episodes succeeded")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _unique(texts: Iterable[str]) -> list[str]:

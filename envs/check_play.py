@@ -50,18 +50,24 @@ def shown(reply: StepReply) -> dict[str, Any]:
     }
 
 
-async def play(client: EnvClient, seed: int, max_calls: int, *, late: Container[str]) -> Played:
-    """Plays an episode with calls that the tools accept, arbitrary otherwise; its name is the seed.
+async def begin(client: EnvClient, seed: int) -> Played:
+    """Begins an episode, whose name is the seed."""
+    started = time.monotonic()
+    played = Played(seed=seed, begin=await client.reset(str(seed), seed, None))
+    played.slowest_s = time.monotonic() - started
+    return played
+
+
+async def play(client: EnvClient, played: Played, max_calls: int, *, late: Container[str]) -> None:
+    """Plays an episode that has begun, with calls that the tools accept, arbitrary otherwise.
 
     Args:
+        played: is kept up to date, so that a failure leaves what came before it.
         late: names of tools that are called after the others.
     """
-    name = str(seed)
-    started = time.monotonic()
-    played = Played(seed=seed, begin=await client.reset(name, seed, None))
-    played.slowest_s = time.monotonic() - started
+    name = str(played.seed)
     played.inspections.append(await client.inspect(name))
-    arbitrary = _arbitrary_calls(played.begin.tools, late, seed)
+    arbitrary = _arbitrary_calls(played.begin.tools, late, played.seed)
     while played.begin.tools and not played.has_ended and len(played.calls) < max_calls:
         if played.inspections[0].is_foreign:
             # the space itself draws what it takes
@@ -74,7 +80,6 @@ async def play(client: EnvClient, seed: int, max_calls: int, *, late: Container[
         played.slowest_s = max(played.slowest_s, time.monotonic() - started)
         played.inspections.append(await client.inspect(name))
     await client.close(name)
-    return played
 
 
 async def replay(client: EnvClient, seed: int, calls: list[ToolCall]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What `segue check-env` finds: one finding for each check, in a fixed order."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -35,7 +35,7 @@ CHECKS = {
     "spaces": "return what the spaces declare; declare what is returned, and what gymnasium can draw",
     "rewards": "return one finite number, or named terms within ±1e6",
     "ends": "say terminated where the task is over, truncated where it was cut; each true or false at every step",
-    "success": "put is_success into the last step's info, register a reward_threshold, or set env.success_return",
+    "success": "",
     "info": "keep to a dictionary of numbers, text, lists, dictionaries and small arrays",
     "seeds": "draw from self.np_random alone, which super().reset(seed=seed) seeds; keep nothing for the next episode",
     "bad calls": "leave calls that no tool accepts to the base class, which answers them",
@@ -50,7 +50,13 @@ or nothing where what is found says it."""
 class Report:
     """Collects findings; of each check the worst one counts, and the first among equals."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[Finding], None] | None = None) -> None:
+        """Begins an empty one.
+
+        Args:
+            tell: is given each finding that counts, as it is added.
+        """
+        self._tell = tell
         self._findings: dict[str, Finding] = {}
 
     def passed(self, check: str, why: str) -> None:
@@ -61,9 +67,10 @@ class Report:
         """It holds, and there is something to know."""
         self._add(Finding(check=check, verdict=Verdict.note, why=why, remedy=remedy))
 
-    def fail(self, check: str, why: str) -> None:
-        """It does not hold."""
-        self._add(Finding(check=check, verdict=Verdict.failed, why=why, remedy=CHECKS[check]))
+    def fail(self, check: str, why: str, remedy: str | None = None) -> None:
+        """It does not hold; None is the check's own remedy."""
+        remedy = CHECKS[check] if remedy is None else remedy
+        self._add(Finding(check=check, verdict=Verdict.failed, why=why, remedy=remedy))
 
     def has_failed(self, *checks: str) -> bool:
         """True where one of these, or any at all, has failed."""
@@ -84,3 +91,5 @@ class Report:
         present = self._findings.get(finding.check)
         if present is None or order.index(finding.verdict) > order.index(present.verdict):
             self._findings[finding.check] = finding
+            if self._tell is not None:
+                self._tell(finding)

@@ -16,18 +16,18 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from typing import Any
 
 from segue.conf.schema import EnvConfig
 from segue.envs.check_bad_call import bad_calls
-from segue.envs.check_judge import judge, some
-from segue.envs.check_play import Played, find_difference, play, replay, shown
-from segue.envs.check_report import Report
+from segue.envs.check_judge import judge, judge_begun, some
+from segue.envs.check_play import Played, begin, find_difference, play, replay, shown
+from segue.envs.check_report import Finding, Report
 from segue.envs.client import EnvClient
-from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure
+from segue.envs.errors import EnvironmentFailure, EnvironmentSetupError, InfrastructureFailure, RestoreFailure
 from segue.envs.tool import ToolCall
 
 _MAX_BAD_CALLS = 24
@@ -50,15 +50,18 @@ _CALLS = {"reset": "begins", "inspection": "spaces", "snapshot": "restore", "res
 _FAILURE = re.compile(r"(?P<call>\w+) of episode [^:]*: (\w+: )?(?P<subject>\w*)")
 
 
-async def check_contract(config: EnvConfig, *, num_seeds: int, max_calls: int) -> Report:
+async def check_contract(
+    config: EnvConfig, *, num_seeds: int, max_calls: int, tell: Callable[[Finding], None] | None = None
+) -> Report:
     """Makes every check that can be made.
 
     Args:
         config: as of a run; the number of workers is not used.
         num_seeds: that are played, from 0 on; at least 2.
         max_calls: of an episode.
+        tell: is given each finding as it is made; one that is worse takes the place of an earlier one of its check.
     """
-    report = Report()
+    report = Report(tell)
     clients = EnvClient(config, 1), EnvClient(config, 1)
     try:
         with suppress(_Reported):
@@ -81,8 +84,12 @@ class _Checker:
     async def check(self, num_seeds: int, max_calls: int) -> None:
         """Makes one check after the other; from the seeds on they do not need one another but where it says so."""
         await self._build()
-        with self._blamed_on(None):
-            episodes = await self._play(num_seeds, max_calls)
+        episodes: list[Played] = []
+        try:
+            with self._blamed_on(None):
+                await self._play(episodes, num_seeds, max_calls)
+        finally:
+            judge_begun(self._report, episodes)
         if not episodes[0].begin.tools:
             self._fail("tools", "there are none, so that nothing can be done")
         judge(self._report, self._config, episodes, max_calls)
@@ -105,11 +112,14 @@ class _Checker:
         """Puts a failure down to a check; None where its message says to which."""
         try:
             yield
-        except (EnvironmentFailure, InfrastructureFailure) as error:
+        except (EnvironmentFailure, RestoreFailure) as error:
             self._fail(check or _find_check(error), str(error))
+        except InfrastructureFailure as error:
+            # the environment is not what has to be mended
+            self._fail(check or _find_check(error), str(error), remedy="")
 
-    def _fail(self, check: str, why: str) -> None:
-        self._report.fail(check, why)
+    def _fail(self, check: str, why: str, remedy: str | None = None) -> None:
+        self._report.fail(check, why, remedy)
         raise _Reported
 
     async def _build(self) -> None:
@@ -119,13 +129,12 @@ class _Checker:
             self._fail("builds", str(error))
         self._report.passed("builds", f"{self._config.id}, in two processes")
 
-    async def _play(self, num_seeds: int, max_calls: int) -> list[Played]:
-        episodes: list[Played] = []
+    async def _play(self, episodes: list[Played], num_seeds: int, max_calls: int) -> None:
         for seed in range(num_seeds):
             # tools that ended an episode, so that others do not come too short
             late = {played.calls[-1].name for played in episodes if played.has_ended}
-            episodes.append(await play(self._first, seed, max_calls, late=late))
-        return episodes
+            episodes.append(await begin(self._first, seed))
+            await play(self._first, episodes[-1], max_calls, late=late)
 
     async def _begin_with_options(self) -> None:
         named = {"env.eval_options": self._config.eval_options}

@@ -67,6 +67,19 @@ class ObservationText:
         found = leaves(self._space, "observation", _COMPOSITES)
         return [path for path, leaf in found if isinstance(leaf, ARRAYS) and not self._fits(leaf)]
 
+    def cut(self, observation: Any) -> list[str]:
+        """Paths of the outermost keys whose text stands, in part or in all, beyond the most characters."""
+        if not isinstance(self._space, spaces.Dict):
+            return []
+        cut, num_chars = [], 0
+        for key, inner in self._space.spaces.items():
+            path = f"observation.{key}"
+            num_chars += len("\n".join(_keyed(str(key), self._lines(inner, observation[key], path))))
+            cut += [path] * (num_chars > self._max_chars)
+            # the line break before the next one
+            num_chars += 1
+        return cut
+
     def _lines(self, space: Any, value: Any, path: str) -> list[str]:
         match space:
             case spaces.Dict():

@@ -70,6 +70,8 @@ class Inspection:
     """Return that counts as success where a foreign environment's info does not say it; None where none does."""
     in_short: list[str] = field(default_factory=list)
     """Paths of the arrays in an observation whose numbers a policy never sees in full."""
+    cut: list[str] = field(default_factory=list)
+    """Paths of what stands, in part or in all, beyond the characters that a policy sees of the last observation."""
     misfits: list[str] = field(default_factory=list)
     """What of the last observation lies outside of the declared space."""
     form_misfits: list[str] = field(default_factory=list)

@@ -2,9 +2,10 @@
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Iterable
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from segue.actors.cli.parser import make_parser, parse
@@ -26,7 +27,8 @@ EXIT_FAILED = 2
 
 def build_parser() -> argparse.ArgumentParser:
     """The options."""
-    parser = make_parser("check-env", ABOUT, EXAMPLES)
+    takes = "the environment's id, as env.id=… would give it, and values that differ from the defaults"
+    parser = make_parser("check-env", ABOUT, EXAMPLES, takes=("id, key=value", takes))
     parser.usage = "segue check-env [options] [id] [key=value ...]"
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds to play, at least 2 (3)")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="calls of an episode at most (200)")
@@ -49,12 +51,19 @@ def main(argv: list[str]) -> int:
     # gymnasium loads here and not for --help
     from segue.envs.checker import check_contract
 
-    report = asyncio.run(check_contract(config.env, num_seeds=arguments.seeds, max_calls=arguments.steps))
+    # it may take minutes
+    tell = _progress if sys.stderr.isatty() else None
+    contract = check_contract(config.env, num_seeds=arguments.seeds, max_calls=arguments.steps, tell=tell)
+    report = asyncio.run(contract)
     console = PatientConsole()
     console.print(_table(report))
     counts = [f"{number} {word}" for word, number in report.counts().items() if number]
     console.print(f"{visible(config.env.id)}: {', '.join(counts)}", markup=False, highlight=False, soft_wrap=True)
     return EXIT_FAILED if report.has_failed() else 0
+
+
+def _progress(finding: Finding) -> None:
+    PatientConsole(stderr=True).say(f"{finding.check}: {finding.verdict.value}")
 
 
 def _with_id(given: list[str]) -> list[str]:
@@ -70,7 +79,9 @@ def _with_id(given: list[str]) -> list[str]:
 
 
 def _table(report: Iterable[Finding]) -> Table:
-    table = Table("", "check", "what was found", show_edge=False, pad_edge=False)
+    # a path is folded: cut, it would name neither file nor line
+    what = Column("what was found", overflow="fold")
+    table = Table("", "check", what, show_edge=False, pad_edge=False)
     not_reached = []
     for finding in report:
         if finding.verdict is Verdict.not_reached:

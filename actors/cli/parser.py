@@ -6,9 +6,17 @@ from segue.conf.errors import ConfigError
 from segue.conf.groups import GROUPS, group_options
 from segue.conf.keys import settable_keys_nearest_to
 
+_OVERRIDES = ("key=value", "values that differ from the defaults")
 
-def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse.ArgumentParser:
-    """A parser with the options that every command has, and its examples in the help."""
+
+def make_parser(
+    command: str, about: str, examples: tuple[str, ...], *, takes: tuple[str, str] = _OVERRIDES
+) -> argparse.ArgumentParser:
+    """A parser with the options that every command has, and its examples in the help.
+
+    Args:
+        takes: what stands beside the options, and what the help says of it.
+    """
     lines = ["groups:", *(f"  {group}={'|'.join(group_options(group)) or '…'}" for group in GROUPS)]
     lines += ["", "examples:", *(f"  segue {command} {example}".rstrip() for example in examples)]
     lines += ["", "Every key stands in docs/config.md; `--cfg job` prints the configuration that would run."]
@@ -18,7 +26,8 @@ def make_parser(command: str, about: str, examples: tuple[str, ...]) -> argparse
         epilog="\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="values that differ from the defaults")
+    metavar, meaning = takes
+    parser.add_argument("overrides", nargs="*", metavar=metavar, help=meaning)
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     parser.add_argument("--cfg", choices=["job"], help="print the configuration and do nothing")
     return parser

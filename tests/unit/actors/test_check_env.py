@@ -1,14 +1,17 @@
 """`segue check-env`: what it takes, prints and returns. What each check finds: unit/envs/test_checker.py."""
 
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from segue.actors.cli.check_env_command import _table
 from segue.actors.cli.main import main
-from segue.envs.check_report import CHECKS
+from segue.envs.check_report import CHECKS, Report
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,8 +82,20 @@ def test_overrides_reach_the_environment_and_a_fault_is_code_2_with_the_remedy(
     # what an environment says does not reach the terminal as a command
     assert "\x1b[2J" not in text and r"RuntimeError: \x1b[2Jlevel two" in rows["runs"]
     assert rows["runs"].endswith(f"remedy: {CHECKS['runs']}")
-    assert rows["not reached"] == f"- {', '.join(check for check in CHECKS if check not in ('builds', 'runs'))}"
-    assert text.splitlines()[-1] == f"{name}: 1 pass, 1 fail, {len(CHECKS) - 2} not reached"
+    reached = ("builds", "begins", "runs")
+    assert rows["not reached"] == f"- {', '.join(check for check in CHECKS if check not in reached)}"
+    assert text.splitlines()[-1] == f"{name}: 2 pass, 1 fail, {len(CHECKS) - 3} not reached"
+    assert f"({tmp_path}/shouting.py:14 in step)" in rows["runs"]
+
+
+def test_a_long_path_is_folded_and_not_cut() -> None:
+    report = Report()
+    report.fail("runs", f"RuntimeError (/home/{'very' * 20}_deep/mine.py:14 in step)")
+    console = Console(width=60, file=io.StringIO(), force_terminal=False)
+    console.print(_table(report))
+    assert isinstance(console.file, io.StringIO)
+    cells = [line.split("│")[2].strip() for line in console.file.getvalue().splitlines() if "│" in line]
+    assert "_deep/mine.py:14instep)" in "".join(cells).replace(" ", "")
 
 
 @pytest.mark.parametrize(

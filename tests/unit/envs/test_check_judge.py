@@ -37,6 +37,14 @@ def test_a_call_near_its_deadline_is_noted() -> None:
     assert (noted.verdict, noted.why) == (Verdict.note, "the slowest call took 0.51 s of 1 s")
 
 
+def test_the_note_on_observations_that_are_cut_says_what_of_them() -> None:
+    played = make_played(observation="x" * 3000)
+    played.inspections = [Inspection(is_foreign=True, has_demonstrator=False, cut=["observation.map"])] * 2
+    noted = findings(played)["spaces"]
+    why = "observations are cut at 2000 characters, so that a policy does not see all of observation.map"
+    assert (noted.verdict, noted.why) == (Verdict.note, why)
+
+
 def test_a_long_declaration_of_tools_is_noted() -> None:
     # an argument takes at least 40 characters
     assert findings(make_played(num_calls=50))["tools"].verdict is Verdict.passed

@@ -1,17 +1,24 @@
 """Findings of a check, and the bad calls that it makes."""
 
 from segue.envs.check_bad_call import bad_calls
-from segue.envs.check_report import CHECKS, Report, Verdict
+from segue.envs.check_report import CHECKS, Finding, Report, Verdict
 from segue.envs.tool import ToolCall, ToolSpec, find_problem, object_schema
 
 
 def test_the_worst_finding_of_a_check_counts_and_the_first_among_equals() -> None:
-    report = Report()
+    told: list[Finding] = []
+    report = Report(told.append)
     report.note("spaces", "cut", "raise it")
     report.passed("spaces", "all well")
     report.passed("time", "fast")
     report.fail("runs", "first")
     report.fail("runs", "second")
+    # each that counts as it is added
+    assert [(finding.check, finding.verdict) for finding in told] == [
+        ("spaces", Verdict.note),
+        ("time", Verdict.passed),
+        ("runs", Verdict.failed),
+    ]
     findings = {finding.check: finding for finding in report}
     assert list(findings) == list(CHECKS)
     assert (findings["spaces"].verdict, findings["spaces"].why, findings["spaces"].remedy) == (

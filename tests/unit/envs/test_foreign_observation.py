@@ -84,6 +84,17 @@ def test_an_array_stands_in_full_where_its_space_says_that_it_fits() -> None:
     assert render(line, values, 103) == f"float32 array of 13 in short: min -0.75, mean 0, max 0.75, begins {head}"
 
 
+def test_the_keys_that_a_policy_does_not_see_in_full_are_named() -> None:
+    space = spaces.Dict({name: spaces.MultiBinary(20) for name in "abcd"})
+    observation = {name: np.ones(20, np.int8) for name in "abcd"}
+    # a line of each: its key, and twenty numbers with a space between them
+    for max_chars, cut in ((42 * 4 + 3, []), (42 * 4 + 2, ["d"]), (42 * 2 + 1, ["c", "d"]), (43 * 2, ["c", "d"])):
+        text = ObservationText(space, max_chars)
+        assert text.cut(observation) == [f"observation.{name}" for name in cut]
+        assert (len(text.render(observation)) > max_chars) == bool(cut)
+    assert ObservationText(BOARD, 1).cut(np.zeros((2, 2), np.int8)) == []
+
+
 def test_a_large_array_of_bytes_is_an_image_and_a_small_one_is_numbers() -> None:
     screen = spaces.Box(0, 255, (84, 84, 3), np.uint8)
     assert render(screen, np.zeros((84, 84, 3), np.uint8)) == "image of 84x84x3, not shown"
