@@ -101,9 +101,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("router/bias_kl/mean_nats", "nats", _S,
            "what the step's move of the router biases alone changes: estimate of KL(before ‖ after), mean over tokens",
            "small beside policy/kl_estimate; null where frozen, and in nine steps of ten"),
-    Metric("attention/max_logit/<layer>", "", _S,
-           "largest score before the softmax of a latent attention layer, over its heads and the step's tokens",
-           "level; grows without end: set qk_clip near its height; null without qk_clip"),
+    Metric("attention/max_logit/<layer>/<head>", "", _S,
+           "largest score before the softmax of a head of latent attention over the step's tokens, layers and heads "
+           "from 0; with learner.measure_max_logits or qk_clip only",
+           "level; grows without end: set qk_clip near its height"),
     Metric("attention/clipped/heads", "heads", _S, "heads, over all layers, that qk_clip scaled back in this step",
            "0 most of the time; null without qk_clip"),
     Metric("learner/gauge/max_nats", "nats", _S,

@@ -481,6 +481,10 @@ def settings_have_effect(config: SegueConfig) -> None:
             value == _default(EffortConfig, name) or config.train.effort.episodes > 0,
             f"train.effort.{name}", "train.effort.episodes above 0", value,
         )  # fmt: skip
+    _unused_unless(
+        not learner.measure_max_logits or bool(config.model.mla_layers),
+        "learner.measure_max_logits", "a layer in model.linear_attn_config.full_attn_layers", True,
+    )  # fmt: skip
     _optimizer_settings_have_effect("learner.optimizer", learner.optimizer)
     _optimizer_settings_have_effect("pretrain.optimizer", config.pretrain.optimizer)
     _check_unused_imitation(config.pretrain)

@@ -299,7 +299,7 @@ class MuonConfig:
     """Newton-Schulz iterations that orthogonalise an update; in [1, 20]."""
     qk_clip: float | None = None
     """Heads of latent attention with a score beyond it have their query and key weights scaled back to it after the
-    update (K2: 100); above 0; null measures and clips nothing."""
+    update (K2: 100); above 0; null clips nothing. Implies `learner.measure_max_logits`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -367,6 +367,9 @@ class LearnerConfig:
     """The rebuilt segment equals the swept one bit for bit; false replays expert ids within `gauge_tolerance`."""
     gauge_tolerance: float = 0.0
     """Largest difference in nats between the log-probabilities of both runs of a segment."""
+    measure_max_logits: bool = False
+    """Log the largest score of each head of latent attention in each step, for which all scores are computed once
+    more."""
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     loss: LossConfig = field(default_factory=LossConfig)

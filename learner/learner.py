@@ -37,7 +37,7 @@ from segue.learner.optimizer import build_optimizer, muon_blocks
 from segue.learner.policy_batch import PolicyBatch, load_policy_batch, make_policy_loss
 from segue.learner.pretrain import make_imitation_batch, make_imitation_loss
 from segue.learner.probe import PROBE_EVERY, bias_log_ratios
-from segue.learner.qk_clip import clip_factors, clip_metrics
+from segue.learner.qk_clip import clip_factors, logit_metrics
 from segue.learner.schedule import MicroStep, RankSchedule, SegmentSchedule
 from segue.learner.segment_module import VALUE_HEAD, SegmentModule
 from segue.learner.selection import Selection, select_trajectories
@@ -297,6 +297,7 @@ class Learner:
         """
         start = time.perf_counter()
         bound, model = self._optimizer.muon.qk_clip, self._config.model
+        measures_logits = self._config.learner.measure_max_logits or bound is not None
         result = run_sweeps(
             self._backend,
             schedule,
@@ -304,16 +305,15 @@ class Learner:
             loss_fn,
             is_exact=self._config.learner.exact_backend,
             counts_routes=self._config.learner.balance.live,
-            measures_logits=bound is not None,
+            measures_logits=measures_logits,
         )
         self._refuse_non_finite(result, step, names)
         gauge = self._refuse_inexact(result)
         load = self._backend.sum_over_ranks(result.tokens.expert_load)
         bias_kl = self._balance(tokens, schedule, result, step)
         norms = component_norms(self._backend.own_gradient_squares(), model, self._backend.sum_over_ranks)
-        max_logits, factors = result.tokens.max_logits, {}
-        if bound is not None:
-            factors = clip_factors(self._backend.max_over_ranks(max_logits), bound, model)
+        max_logits = self._backend.max_over_ranks(result.tokens.max_logits) if measures_logits else None
+        factors = {} if bound is None or max_logits is None else clip_factors(max_logits, bound, model)
         grad_norm = self._backend.step(self._optimizer, lr, factors)
         assert isfinite(grad_norm), grad_norm
         sums = self._join({"loss": torch.tensor(result.loss), "tokens": torch.tensor(float(sum(tokens.lengths)))})
@@ -324,7 +324,7 @@ class Learner:
             "update/learning_rate/value": lr,
             **router_metrics(load),
             "router/bias_kl/mean_nats": bias_kl,
-            **clip_metrics(max_logits, bound, model),
+            **logit_metrics(max_logits, bound, model),
             "learner/gauge/max_nats": gauge,
             "learner/micro_steps/swept": len(schedule.swept),
             "learner/micro_steps/last": len(schedule.last),

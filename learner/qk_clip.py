@@ -45,12 +45,19 @@ def clip_factors(max_logits_MH: Tensor, bound: float, config: ModelConfig) -> di
     return factors
 
 
-def clip_metrics(max_logits_MH: Tensor, bound: float | None, config: ModelConfig) -> Metrics:
-    """Largest score of each MLA layer, and how many heads are beyond the bound; None where nothing was measured."""
-    largest = max_logits_MH.amax(1).tolist()
-    metrics: Metrics = {
-        f"attention/max_logit/{layer}": None if bound is None else largest[m]
-        for m, layer in enumerate(config.mla_layers)
-    }
-    metrics["attention/clipped/heads"] = None if bound is None else float((max_logits_MH > bound).sum())
+def logit_metrics(max_logits_MH: Tensor | None, bound: float | None, config: ModelConfig) -> Metrics:
+    """Largest score of each head, and how many heads are beyond the bound.
+
+    Args:
+        max_logits_MH: of the step's tokens on all ranks; None where it was not measured.
+        bound: above 0; None where nothing is clipped.
+        config: of the model.
+    """
+    metrics: Metrics = {"attention/clipped/heads": None}
+    if max_logits_MH is None:
+        return metrics
+    for layer, max_logits_H in zip(config.mla_layers, max_logits_MH.tolist(), strict=True):
+        metrics |= {f"attention/max_logit/{layer}/{head}": logit for head, logit in enumerate(max_logits_H)}
+    if bound is not None:
+        metrics["attention/clipped/heads"] = float((max_logits_MH > bound).sum())
     return metrics

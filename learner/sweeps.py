@@ -144,7 +144,7 @@ def run_sweeps(
         loss_fn: called once with each trajectory, when its arrays are complete.
         is_exact: both runs of a segment are equal; else the second takes the experts of the first.
         counts_routes: make the histogram of router margins, which only a live balance reads.
-        measures_logits: find the largest attention scores, which only clipping them reads.
+        measures_logits: find the largest attention scores.
     Returns:
         Per-token results, this rank's loss, and the checks. A failed check raises nothing here: the other ranks wait in
         the same collectives.

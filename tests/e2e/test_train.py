@@ -55,6 +55,7 @@ def imitation(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pretrain.curriculum.flat_evals=3",
         "pretrain.curriculum.flat_slope=0",
         "pretrain.curriculum.recall={lengths:[256,1024],episodes:1}",
+        "learner.measure_max_logits=true",
         "env.kwargs.page_tokens=128",
         "rollout.max_turn_tokens=64",
         f"run.dir={folder / 'imitation'}",
@@ -218,7 +219,7 @@ def test_metrics_are_those_of_the_list(synchronous: tuple[Path, str], imitation:
                 if value is not None:
                     emitted.setdefault(pattern_of(name), set()).add(kinds.get(line["kind"], When.evaluation))
     # there is neither a critic nor a budget nor a bound of attention scores nor a term of the run's own
-    areas = ("critic/", "effort/", "attention/", "reward/term/")
+    areas = ("critic/", "effort/", "attention/clipped/", "reward/term/")
     without = {metric.name for metric in METRICS if metric.name.startswith(areas)}
     assert {metric.name for metric in METRICS} - emitted.keys() == without
     for metric in METRICS:

@@ -281,7 +281,21 @@ def test_reuse_is_allowed_with_staleness() -> None:
             "pretrain.optimizer.min_lr_ratio",
             "pretrain.optimizer.schedule=linear, cosine or wsd",
         ),
+        *(
+            (
+                [f"algorithm={name}", "learner.advantage.zero_variance=keep"],
+                "learner.advantage.zero_variance",
+                "learner.advantage.kind other than turn_gae and token_gae",
+            )
+            for name in ("ppo", "turn_ppo")
+        ),
+        (["rollout.on_swap=rebuild"], "rollout.on_swap", "train.max_staleness above 0"),
         (["learner.optimizer.muon.qk_clip=100"], "learner.optimizer.muon.qk_clip", "learner.optimizer.kind=muon"),
+        (
+            ["learner.measure_max_logits=true", "model.linear_attn_config.full_attn_layers=[]"],
+            "learner.measure_max_logits",
+            "a layer in model.linear_attn_config.full_attn_layers",
+        ),
         (
             ["learner.optimizer.kind=muon", "pretrain.optimizer.muon.momentum=0.9"],
             "pretrain.optimizer.muon.momentum",

@@ -10,7 +10,7 @@ from segue.conf.schema import MuonConfig, OptimizerConfig, OptimizerKind
 from segue.kernels.mla.naive import naive_mla_max_logits
 from segue.learner.muon import Muon
 from segue.learner.optimizer import build_optimizer, muon_blocks
-from segue.learner.qk_clip import clip_factors, clip_metrics
+from segue.learner.qk_clip import clip_factors, logit_metrics
 from segue.learner.segment_module import unpack_outputs
 from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel
@@ -63,9 +63,15 @@ def test_factors_equal_the_hand_worked_example():
     assert factors[path + "kv_b_proj.weight"].tolist() == [1.0] * 32 + [0.5] * 16 + [1.0] * 16
     config.q_lora_rank = None
     assert path + "q_proj.weight" in clip_factors(scores, 100.0, config)
-    assert clip_metrics(scores, 100.0, config) == {
-        "attention/max_logit/1": 100.0, "attention/max_logit/3": 400.0, "attention/clipped/heads": 1.0,
-    }  # fmt: skip
+
+
+def test_every_head_that_was_measured_is_a_metric():
+    config, scores = make_config(), torch.tensor([[50.0, 100.0], [50.0, 400.0]])
+    of_heads = {f"attention/max_logit/{place}": score for place, score in
+                {"1/0": 50.0, "1/1": 100.0, "3/0": 50.0, "3/1": 400.0}.items()}  # fmt: skip
+    assert logit_metrics(scores, 100.0, config) == {**of_heads, "attention/clipped/heads": 1.0}
+    assert logit_metrics(scores, None, config) == {**of_heads, "attention/clipped/heads": None}
+    assert logit_metrics(None, None, config) == {"attention/clipped/heads": None}
 
 
 def test_layers_where_nothing_was_measured_stay():
