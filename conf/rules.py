@@ -26,12 +26,14 @@ from segue.conf.schema import (
     LossKind,
     MuonConfig,
     NormalisationKind,
+    OnSwap,
     OptimizerConfig,
     OptimizerKind,
     Precision,
     PretrainConfig,
     ScheduleKind,
     SegueConfig,
+    ZeroVariance,
 )
 from segue.conf.secret import MASK, holds_secret
 
@@ -253,6 +255,14 @@ def critic_clip_fits_uses(config: SegueConfig) -> None:
     _unused_unless(clip is None or config.train.max_uses > 1, path, "train.max_uses above 1", clip)
 
 
+def policy_learns_after_warmup(config: SegueConfig) -> None:
+    """While a critic's values learn alone the policy stays as it is; a run of no step at all only evaluates."""
+    steps, warmup = config.train.steps, config.learner.critic.warmup_steps
+    fits = warmup < steps or steps == 0 or not config.learner.advantage.has_critic
+    rule = f"below train.steps ({steps}), for the policy to learn"
+    _require(fits, "learner.critic.warmup_steps", rule, warmup)
+
+
 def advantage_fits_loss(config: SegueConfig) -> None:
     """A trajectory's one ratio has one sign to be clipped by."""
     learner = config.learner
@@ -462,6 +472,11 @@ def settings_have_effect(config: SegueConfig) -> None:
         or advantage.kind is AdvantageKind.turn_returns or advantage.has_critic,
         "learner.advantage.discount", "learner.advantage.kind=turn_returns, turn_gae or token_gae", advantage.discount,
     )  # fmt: skip
+    _unused_unless(
+        advantage.zero_variance is ZeroVariance.skip or not advantage.has_critic,
+        "learner.advantage.zero_variance", "learner.advantage.kind other than turn_gae and token_gae",
+        advantage.zero_variance.name,
+    )  # fmt: skip
     of_critic: list[tuple[str, type, str]]
     of_critic = [("learner.advantage", AdvantageConfig, name) for name in ("gae_lambda", "whiten")]
     of_critic += [("learner.critic", CriticConfig, field.name) for field in fields(CriticConfig)]
@@ -471,6 +486,11 @@ def settings_have_effect(config: SegueConfig) -> None:
             value == _default(schema, name) or advantage.has_critic,
             f"{section}.{name}", "learner.advantage.kind=turn_gae or token_gae", value,
         )  # fmt: skip
+    # at bound 0 nothing is being played when weights change
+    _unused_unless(
+        config.rollout.on_swap is OnSwap.keep or config.train.max_staleness > 0,
+        "rollout.on_swap", "train.max_staleness above 0", config.rollout.on_swap.name,
+    )  # fmt: skip
     _unused_unless(
         learner.balance.num_bins == _default(BalanceConfig, "num_bins") or learner.balance.live,
         "learner.balance.num_bins", "learner.balance.live=true", learner.balance.num_bins,
@@ -515,6 +535,7 @@ RULES: tuple[Callable[[SegueConfig], None], ...] = (
     custom_loss_is_named,
     advantages_in_range,
     critic_clip_fits_uses,
+    policy_learns_after_warmup,
     advantage_fits_loss,
     turn_returns_have_turns,
     segment_is_whole_chunks,

@@ -146,7 +146,8 @@ class RolloutConfig:
     temperature: float = 1.0
     """Sampling temperature in training; in [0.01, 100]."""
     on_swap: OnSwap = OnSwap.keep
-    """States at a weight swap: `keep` goes on from them; `rebuild` feeds every live session again."""
+    """States at a weight swap: `keep` goes on from them; `rebuild` feeds every live session again, and needs
+    train.max_staleness of at least 1, without which none is live then."""
     max_attempts: int = 3
     """Times an episode is played at most, the first included, while infrastructure fails."""
     journal_tokens: int = 16384
@@ -178,7 +179,7 @@ class AdvantageConfig:
     """Advantages of `turn_gae` and `token_gae` less their mean over the step, divided by their standard deviation."""
     zero_variance: ZeroVariance = ZeroVariance.skip
     """Whether trajectories of a group without advantage are run (`keep`, for the squared log-ratio of `masked_ratio`
-    and the router's statistics) or not. With a critic no group is without."""
+    and the router's statistics) or not. With a critic no group is without: leave it at `skip`."""
 
     @property
     def has_critic(self) -> bool:
@@ -202,7 +203,7 @@ class CriticConfig:
     lr_ratio: float = 10.0
     """Learning rate of the value head as a multiple of the model's; above 0."""
     warmup_steps: int = 5
-    """First steps, in which the value head learns alone and the policy stays as it is."""
+    """First steps, in which the value head learns alone and the policy stays as it is; below `train.steps`."""
     clip: float | None = None
     """When a group trains again, values teach no further once they went so far from its first use towards their target,
     in reward units; above 0; needs train.max_uses above 1; null leaves them free."""

@@ -200,7 +200,8 @@ def test_a_worker_is_at_one_call_at_a_time_and_an_episode_stays_with_its_own() -
 
 def test_a_second_turn_reads_the_reply_first() -> None:
     turns = ("simulate.turns.median=2", "simulate.observation_tokens={median: 50, tail: 1}", "train.group_size=1")
-    result = simulate(*ONE_TURN, *turns, "learner.advantage.kind=turn_gae", "simulate.reset_s.median=0.25")
+    critic = ("learner.advantage.kind=turn_gae", "learner.critic.warmup_steps=0")
+    result = simulate(*ONE_TURN, *turns, *critic, "simulate.reset_s.median=0.25")
     # prompt 0.1, reset 0.25, twice ten steps of 15 ms and a second, a reply of 0.05; 170 tokens are trained
     assert result.step_s == pytest.approx(0.1 + 0.25 + 2 * (0.15 + 1.0) + 0.05 + 0.5 + 170 / 220 + 0.2)
 

@@ -12,7 +12,7 @@ from segue.conf.flatten import flatten
 from segue.conf.keys import describe_type
 from segue.conf.load import load_config
 from segue.conf.rules import RULES, check_rules
-from segue.conf.schema import LossKind, SegueConfig
+from segue.conf.schema import LossKind, OnSwap, SegueConfig
 from segue.envs.frames import encode_frame
 
 # rule's name -> (overrides that break it, the message)
@@ -45,6 +45,10 @@ CASES = {
     "critic_clip_fits_uses": (
         ["algorithm=ppo", "learner.critic.clip=0.2"],
         "learner.critic.clip must be left alone, got 0.2; it has no effect without train.max_uses above 1",
+    ),
+    "policy_learns_after_warmup": (
+        ["algorithm=ppo", "learner.critic.warmup_steps=60", "train.steps=50"],
+        "learner.critic.warmup_steps must be below train.steps (50), for the policy to learn, got 60",
     ),
     "advantage_fits_loss": (
         ["algorithm=gspo", "learner.advantage.kind=turn_returns"],
@@ -458,6 +462,12 @@ def test_a_reply_of_the_longest_observation_fits_a_frame() -> None:
     assert encode_frame({"observation": "\U0001f600" * longest})
 
 
+def test_a_run_of_no_step_has_no_warm_up_and_one_without_a_critic_neither() -> None:
+    assert load_config(["algorithm=ppo", "train.steps=0"]).train.steps == 0
+    assert load_config(["train.steps=1"]).learner.critic.warmup_steps == 5
+
+
 def test_settings_have_effect_where_their_switch_is_on() -> None:
+    assert load_config(["rollout.on_swap=rebuild", "train.max_staleness=1"]).rollout.on_swap is OnSwap.rebuild
     config = load_config(["learner.loss.constant_tokens=7", "learner.loss.normalisation=constant"])
     assert config.learner.loss.constant_tokens == 7
