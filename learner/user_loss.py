@@ -75,8 +75,10 @@ def check_user_loss(config: CustomLossConfig) -> None:
         raise ValueError(f"must leave its tokens as they are, which other calls share, got other {', '.join(changed)}")
     numbers = [torch.nonzero(tokens.trajectory_J == n).flatten() for n in (0, 1)]
     total, *parts = (loss.item() for loss in (whole, *(_checked(_part(tokens, chosen), config) for chosen in numbers)))
-    if abs(sum(parts) - total) > _TOLERANCE * max(map(abs, (total, *parts))):
-        raise ValueError(f"must be a sum over trajectories, got {total:g} for two and {sum(parts):g} for each alone")
+    apart = sum(parts)
+    if abs(apart - total) > _TOLERANCE * max(map(abs, (total, *parts))):
+        got = f"got {total:g} for two and {apart:g} for both taken one at a time"
+        raise ValueError(f"must be a sum over trajectories, {got}")
     if not whole.requires_grad:
         raise ValueError("must carry the gradient of tokens.policy_logprob_J, got a constant")
     (gradient_J,) = torch.autograd.grad(whole, tokens.policy_logprob_J, allow_unused=True)
