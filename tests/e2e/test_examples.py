@@ -64,12 +64,12 @@ def test_the_environment_keeps_the_contract(folder: Path) -> None:
     assert last == "swaps:Swaps-v0: 15 pass" and last in (EXAMPLES / "README.md").read_text()
 
 
-def test_every_training_command_composes(folder: Path) -> None:
-    given = [arguments for arguments in commands() if arguments[0] in ("train", "pretrain")]
-    assert len(given) == 6
-    for command, *overrides in given:
+def test_every_command_of_a_run_composes(folder: Path) -> None:
+    given = [arguments for arguments in commands() if arguments[0] != "check-env"]
+    assert [command for command, *_ in given] == ["rollout", "train", "pretrain", *["train"] * 4]
+    for command, *arguments in given:
         # what the first of two imitates is not there yet
-        known = [text for text in overrides if not text.startswith("run.init_from=")]
+        known = [text for text in arguments if not text.startswith(("run.init_from=", "--"))]
         assert load_config(known, command, launch_folder=folder).env.import_folder == str(folder)
 
 
