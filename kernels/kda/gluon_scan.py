@@ -7,7 +7,6 @@ state gives the outputs runs behind what it takes from the writes, what the net 
 state. Outputs are scaled and stored beside the next chunk's products.
 """
 
-import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -18,8 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from segue.kernels.common.gluon_tiles import tiled
 from segue.kernels.kda.triton_layout import CHUNK
 
 HEAD_WIDTH, VALUE_BLOCK, STAGES = 128, 64, 3
@@ -29,10 +28,6 @@ _STATE = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4
 _TOKENS = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, CHUNK, 16]))
 _STATE_OPERAND = gl.constexpr(gl.DotOperandLayout(operand_index=0, parent=_TOKENS.value, k_width=2))
 _WRITE_OPERAND = gl.constexpr(gl.DotOperandLayout(operand_index=0, parent=_STATE.value, k_width=2))
-
-# of fp32 rows, and of all tiles: made once, since each takes longer than a descriptor
-_PLAIN = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
-_SWIZZLED = gl.NVMMASharedLayout.get_default_for([CHUNK, VALUE_BLOCK], gl.bfloat16)
 
 
 @gluon.jit
@@ -184,16 +179,9 @@ def launch(
     """As `triton_forward` launches `kda_scan_fwd_kernel`; entering states and net writes are kept where asked."""
     N, H, D, _ = state_NHVK.shape
     C, BV = CHUNK, VALUE_BLOCK
-    writes = _tiled(tiles, [C, BV])
-    leaves = writes if entering is None else _tiled(entering, [BV, D])
+    writes = tiled(tiles, [C, BV])
+    leaves = writes if entering is None else tiled(entering, [BV, D])
     kda_scan_fwd_hopper_kernel[(D // BV, H, N)](
-        _tiled(tiles, [C, D]), writes, _tiled(scores, [C, C]), _tiled(decays, [1, D]), _tiled(rates, [2, C]),
+        tiled(tiles, [C, D]), writes, tiled(scores, [C, C]), tiled(decays, [1, D]), tiled(rates, [2, C]),
         state_NHVK, sequences, o_THD, new_state_NHVK, leaves, H=H, SAVE=entering is not None, num_warps=4,
     )  # fmt: skip
-
-
-def _tiled(x: Tensor, block: list[int]) -> TensorDescriptor:
-    """Rows of all chunks and heads."""
-    width = x.shape[-1]
-    layout = _PLAIN if x.dtype is torch.float32 else _SWIZZLED
-    return TensorDescriptor(x, [x.numel() // width, width], [width, 1], block, layout)

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from segue.kernels.common.hopper import is_hopper
 from segue.kernels.kda.gate import L2_EPS
 from segue.kernels.kda.triton_layout import CHUNK, ChunkTable
 
@@ -119,7 +120,7 @@ def near_decay(x, SHIFT: tl.constexpr, FAST: tl.constexpr):
 
 
 @triton.jit
-def scaled(x, factor, CT: tl.constexpr):
+def _scaled(x, factor, CT: tl.constexpr):
     """x * factor in the type of the products' operands; in bf16 two at a time, the factor rounded first."""
     if tl.bfloat16 == CT:
         y = tl.inline_asm_elementwise(
@@ -183,28 +184,28 @@ def _add_channels(
     b_k, b_q = b_k.to(CT), b_q.to(CT)
     # summed on the matrix units, in fp32
     ones = tl.full((BK, 16), 1.0, CT)
-    q_square = tl.dot(scaled(b_q, b_q, CT), ones, q_square, input_precision=PRECISION)
-    k_square = tl.dot(scaled(b_k, b_k, CT), ones, k_square, input_precision=PRECISION)
+    q_square = tl.dot(_scaled(b_q, b_q, CT), ones, q_square, input_precision=PRECISION)
+    k_square = tl.dot(_scaled(b_k, b_k, CT), ones, k_square, input_precision=PRECISION)
     p_tile = tile + r * D + d[None, :]
     # from the chunk's start and to its end
     factor = exp2(sum_decay(through, g, PRECISION), FAST)
     tl.store(decays + d[None, :] + 0 * r, factor, mask=(r == C - 1) & (d[None, :] < D))
-    tl.store(p_tile, scaled(b_k, factor, CT))
-    tl.store(p_tile + 3 * C * D, scaled(b_q, factor, CT))
+    tl.store(p_tile, _scaled(b_k, factor, CT))
+    tl.store(p_tile + 3 * C * D, _scaled(b_q, factor, CT))
     factor = exp2(sum_decay(after, g, PRECISION), FAST)
-    tl.store(p_tile + 2 * C * D, scaled(b_k, factor, CT))
+    tl.store(p_tile + 2 * C * D, _scaled(b_k, factor, CT))
     # from the first half to the second
     factor = exp2(sum_decay(far, g, PRECISION), FAST)
-    keys = tl.trans(scaled(b_k, tl.where(is_first, factor, 0.0), CT))
+    keys = tl.trans(_scaled(b_k, tl.where(is_first, factor, 0.0), CT))
     factor = tl.where(is_first, 0.0, factor)
-    M = tl.dot(scaled(b_k, factor, CT), keys, M, input_precision=PRECISION)
-    A = tl.dot(scaled(b_q, factor, CT), keys, A, input_precision=PRECISION)
+    M = tl.dot(_scaled(b_k, factor, CT), keys, M, input_precision=PRECISION)
+    A = tl.dot(_scaled(b_q, factor, CT), keys, A, input_precision=PRECISION)
     # within a half
     is_near = is_first == (c < C // 2)
     factor = near_decay(sum_decay(near, g, PRECISION), SHIFT, FAST)
-    keys = tl.trans(scaled(b_k, reciprocal(factor, FAST), CT))
-    M += tl.where(is_near, tl.dot(scaled(b_k, factor, CT), keys, input_precision=PRECISION), 0.0)
-    A += tl.where(is_near, tl.dot(scaled(b_q, factor, CT), keys, input_precision=PRECISION), 0.0)
+    keys = tl.trans(_scaled(b_k, reciprocal(factor, FAST), CT))
+    M += tl.where(is_near, tl.dot(_scaled(b_k, factor, CT), keys, input_precision=PRECISION), 0.0)
+    A += tl.where(is_near, tl.dot(_scaled(b_q, factor, CT), keys, input_precision=PRECISION), 0.0)
     return A, M, q_square, k_square
 
 
@@ -346,8 +347,8 @@ def forward(
             PRECISION=precision, SAVE=save, STAGES=stages,
             num_warps=4, num_stages=stages,
         )  # fmt: skip
-    if _is_hopper(tiles):
-        # on first use: interpreters of Triton have no Gluon
+    if D == 128 and dtype is torch.bfloat16 and is_hopper(tiles):
+        # written for such heads on Hopper alone, and imported where it runs
         from segue.kernels.kda import gluon_scan
 
         gluon_scan.launch(
@@ -373,9 +374,3 @@ def compute_type(dtype: torch.dtype) -> tuple[tl.dtype, str]:
 def sums_dtype(dtype: torch.dtype) -> torch.dtype:
     """Of the tables for log decays, given that of the tiles."""
     return torch.float32 if dtype is torch.float32 else torch.float16
-
-
-def _is_hopper(tiles: Tensor) -> bool:
-    """Whether `gluon_scan` takes it: the width and type, and the one kind of GPU, that it is written for."""
-    fits = tiles.shape[-1] == 128 and tiles.dtype is torch.bfloat16
-    return fits and tiles.is_cuda and torch.cuda.get_device_capability(tiles.device)[0] == 9

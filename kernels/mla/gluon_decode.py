@@ -18,7 +18,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from segue.kernels.common.gluon_tiles import tiled
 
 LATENT_WIDTH, SHARED_WIDTH = 512, 64
 HEAD_BLOCK, ROW_BLOCK = 64, 64
@@ -225,12 +226,7 @@ def launch(
     """As `triton_decode` launches `mla_decode_kernel`, with heads in blocks of HEAD_BLOCK."""
     _, H, K = q_NHK.shape
     mla_decode_wide_kernel[grid](
-        latent_q_HNL, q_NHK, _tiled(pages, QUARTER), _tiled(pages, SHARED_WIDTH), page_table, lengths, mixed, lse,
-        H * K, page_table.stride(0), K - SHARED_WIDTH, split_rows, score_factor, H=H, PAGE=pages.shape[1], num_warps=4,
+        latent_q_HNL, q_NHK, tiled(pages, [ROW_BLOCK, QUARTER]), tiled(pages, [ROW_BLOCK, SHARED_WIDTH]), page_table,
+        lengths, mixed, lse, H * K, page_table.stride(0), K - SHARED_WIDTH, split_rows, score_factor,
+        H=H, PAGE=pages.shape[1], num_warps=4,
     )  # fmt: skip
-
-
-def _tiled(pages: Tensor, columns: int) -> TensorDescriptor:
-    num_pages, page_size, width = pages.shape
-    layout = gl.NVMMASharedLayout.get_default_for([ROW_BLOCK, columns], gl.bfloat16)
-    return TensorDescriptor(pages, [num_pages * page_size, width], [width, 1], [ROW_BLOCK, columns], layout)

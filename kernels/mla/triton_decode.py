@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from segue.kernels.common.hopper import is_hopper
 from segue.kernels.mla.tiles import LOG2_E
 from segue.kernels.mla.triton_layout import num_processors
 
@@ -151,7 +152,7 @@ def triton_decode(
 def _is_wide(pages: Tensor, L: int, R: int, BH: int, BN: int) -> bool:
     """Whether `gluon_decode` takes it: heads that fill its program, on the one kind of GPU that it is written for."""
     fits = pages.dtype is torch.bfloat16 and (L, R, BH, BN) == (512, 64, 64, 64)
-    return fits and pages.is_cuda and torch.cuda.get_device_capability(pages.device)[0] == 9
+    return fits and is_hopper(pages)
 
 
 def _launch(
