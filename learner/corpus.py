@@ -197,18 +197,23 @@ class Corpus:
     ) -> list[NDArray[np.int32]]:
         """A span [start, start + length) of documents laid end to end, a piece a document."""
         found = []
-        first, last = np.searchsorted(starts, [start, start + length], side="right") - 1
-        for place in range(first, min(last + 1, len(documents))):
+        end = start + length
+        first = int(np.searchsorted(starts, start, side="right")) - 1
+        for place in range(first, int(np.searchsorted(starts, end))):
             head, tail = int(starts[place]), int(starts[place + 1])
-            begin, end = max(start, head), min(start + length, tail)
-            if tail - head <= self._shortest_span:
-                begin, end = (head, tail) if start <= head < start + length else (head, head)
-            if begin < end:
-                source = int(self._borders[documents[place]]) + begin - head
-                piece = np.empty(end - begin + 1, np.int32)
-                piece[0] = self._end_mark if begin == head else self._tokens[source - 1]
-                piece[1:] = self._tokens[source : source + end - begin]
-                found.append(piece)
+            if tail - head > self._shortest_span:
+                begin = max(start, head)
+                count = min(end, tail) - begin
+            elif head >= start:
+                begin, count = head, tail - head
+            else:
+                # in the span before
+                continue
+            source = int(self._borders[documents[place]]) + begin - head
+            piece = np.empty(count + 1, np.int32)
+            piece[0] = self._end_mark if begin == head else self._tokens[source - 1]
+            piece[1:] = self._tokens[source : source + count]
+            found.append(piece)
         return found
 
     def _lengths(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
