@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from segue.actors.evaluation import ODD_ENDS
 from segue.actors.patient_console import PatientConsole
 from segue.actors.recorder import Values
 from segue.actors.terminal import visible
@@ -154,10 +155,10 @@ def evaluation_line(step: int | None, values: Values) -> str:
     parts = [
         f"{name.removeprefix('eval/').replace('/', ' ')} {value:.3f}"
         for name, value in values.items()
-        if value is not None and (name.endswith("/success") or "/check/" in name)
+        if value is not None and (name.endswith("/success") or "/check/" in name or (_is_odd_end(name) and value))
     ]
     when = "" if step is None else f" after step {step}"
-    return f"evaluation{when}: " + ("  ".join(parts) or "no episode was judged")
+    return f"evaluation{when}: " + "  ".join(parts)
 
 
 def stage_line(step: int, values: Values) -> str:
@@ -240,6 +241,11 @@ def _named(values: Values, prefixes: tuple[str, ...]) -> list[str]:
 
 def _failures(values: Values) -> list[str]:
     return [f"{label} {value:.0%}" for label, name in _FAILURES if (value := values.get(name))]
+
+
+def _is_odd_end(name: str) -> bool:
+    parts = name.split("/")
+    return len(parts) == 3 and parts[2] in ODD_ENDS
 
 
 def _rate(value: float | None) -> str:

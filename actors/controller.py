@@ -41,7 +41,7 @@ from segue.actors.checkpoint_store import LEARNER_NAME, CheckpointStore, checkpo
 from segue.actors.console import ConsoleView
 from segue.actors.effort import Effort
 from segue.actors.errors import ActorLost, Interrupted, NeverBegan, RunError
-from segue.actors.failure_watch import FailureWatch
+from segue.actors.failure_watch import FailureWatch, heed_evaluation
 from segue.actors.faults import Fault, FaultLog
 from segue.actors.group_record import GroupRecord, record_given_up
 from segue.actors.held_out import Mode, play_held_out, play_to_measure, standard_modes, variant_modes
@@ -516,6 +516,7 @@ class Controller:
             evaluation = play_held_out(self._pool, self._config, mode, keep_as=keep_as, show=self._view.set_status)
             values = evaluation_metrics(mode.name, evaluation, time.monotonic() - start)
             self._recorder.write("eval", self.step, values)
+            heed_evaluation(mode.name, evaluation, self._faults.note, has_trained=self.step > 0)
             results[mode.name] = evaluation.to_json()
         self._view.set_status("training")
         return results

@@ -28,6 +28,11 @@ class Episode:
         """The task was solved."""
         return self.outcome is Outcome.success
 
+    @property
+    def cause(self) -> str:
+        """Why it broke down, in words."""
+        return str(self.info.get("cause", self.outcome.value))
+
 
 def summarize(trajectory: Trajectory) -> Episode:
     """The figures of a trajectory."""

@@ -7,8 +7,12 @@ from typing import Any
 
 from segue.actors.episode import Episode
 from segue.envs.reply import CLASS_KEY
+from segue.rollout.trajectory import Outcome
 
 SUCCESS_KEY = "is_success"
+ODD_ENDS = ("malformed", "truncated", "environment_error", "infrastructure")
+"""Ends other than success and failure, as metrics name them."""
+_TRUNCATED = (Outcome.truncated_length, Outcome.truncated_turns, Outcome.truncated_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +47,14 @@ class Evaluation:
     """Mean length of a trajectory."""
     num_turns: float | None
     """Mean."""
+    odd_ends: dict[str, Share]
+    """Each of `ODD_ENDS` to how many episodes came to it: of the judged ones, infrastructure's of all."""
     outcomes: dict[str, int]
     """Outcome to number of episodes."""
+    num_breakdowns: int
+    """Episodes that environment or infrastructure kept from an end of their own."""
+    first_cause: str | None
+    """What happened to the first of these; None where there is none."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, shares as numbers."""
@@ -59,13 +69,16 @@ class Evaluation:
             "reward_terms": self.reward_terms,
             "tokens": self.num_tokens,
             "turns": self.num_turns,
+            "odd_ends": {name: share.value for name, share in self.odd_ends.items()},
             "outcomes": self.outcomes,
+            "first_cause": self.first_cause,
         }
 
 
 def evaluate(episodes: Sequence[Episode]) -> Evaluation:
     """Add up episodes. Those that infrastructure ended are no verdict on the policy: only `outcomes` counts them."""
     judged = [episode for episode in episodes if not episode.outcome.is_infrastructure]
+    broken = [episode for episode in episodes if episode.outcome.is_breakdown]
     classes = sorted({str(e.info[CLASS_KEY]) for e in judged if CLASS_KEY in e.info})
     return Evaluation(
         num_episodes=len(judged),
@@ -79,8 +92,22 @@ def evaluate(episodes: Sequence[Episode]) -> Evaluation:
         reward_terms=mean_reward_terms(judged),
         num_tokens=_mean([episode.num_tokens for episode in judged]),
         num_turns=_mean([episode.num_turns for episode in judged]),
+        odd_ends=share_odd_ends(episodes),
         outcomes=dict(sorted(Counter(episode.outcome.value for episode in episodes).items())),
+        num_breakdowns=len(broken),
+        first_cause=broken[0].cause if broken else None,
     )
+
+
+def share_odd_ends(episodes: Sequence[Episode]) -> dict[str, Share]:
+    """How many came to each of `ODD_ENDS`: of those that were judged, infrastructure's of all."""
+    judged = [episode for episode in episodes if not episode.outcome.is_infrastructure]
+    return {
+        "malformed": _share(judged, lambda episode: episode.outcome is Outcome.malformed),
+        "truncated": _share(judged, lambda episode: episode.outcome in _TRUNCATED),
+        "environment_error": _share(judged, lambda episode: episode.outcome is Outcome.environment_error),
+        "infrastructure": _share(episodes, lambda episode: episode.outcome.is_infrastructure),
+    }
 
 
 def check_names(episodes: Sequence[Episode]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.actors.console import ConsoleView, before_and_after
+from segue.actors.failure_watch import heed_evaluation
 from segue.actors.faults import FaultLog
 from segue.actors.held_out import play_held_out, standard_modes, variant_modes
 from segue.actors.patient_console import PatientConsole
@@ -69,6 +70,7 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
                 pool, config, mode, keep_as=folder.trajectories / mode.name, show=view.set_status
             )
             recorder.write("eval", 0, evaluation_metrics(mode.name, evaluation, time.monotonic() - begun))
+            heed_evaluation(mode.name, evaluation, faults.note, has_trained=False)
             results[mode.name] = evaluation.to_json()
         recorder.close("finished")
         usage = meter.read()

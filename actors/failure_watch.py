@@ -1,10 +1,13 @@
 """Ends a run in which nothing but failures comes back: the fault is then not the tasks', nor the policy's."""
 
 from collections import Counter
+from collections.abc import Callable
 
 from segue.actors.errors import RunError
+from segue.actors.evaluation import Evaluation
+from segue.actors.faults import Fault
 from segue.actors.group_record import GroupRecord
-from segue.rollout.trajectory import Outcome
+from segue.conf.rules import SAMPLED_MODE
 
 _GIVEN_UP = "rollout actors were lost over it"
 
@@ -31,7 +34,7 @@ class FailureWatch:
             self._causes.clear()
             return
         self._num_groups += 1
-        causes = [str(episode.info.get("cause", episode.outcome.value)) for episode in record.episodes]
+        causes = [episode.cause for episode in record.episodes]
         self._causes.update(causes or [_GIVEN_UP])
         if self._num_groups > self._max_groups:
             raise RunError(
@@ -40,7 +43,34 @@ class FailureWatch:
             )
 
 
+def heed_evaluation(mode: str, evaluation: Evaluation, note: Callable[[Fault], None], *, has_trained: bool) -> None:
+    """Tell of an evaluation's episodes that did not come to an end of their own.
+
+    Args:
+        mode: how they were played.
+        has_trained: there are weights that a run must not end without having kept.
+    Raises:
+        RunError: it is the first evaluation, and none of them did.
+    """
+    if not evaluation.num_breakdowns:
+        return
+    total = sum(evaluation.outcomes.values())
+    if evaluation.num_breakdowns == total and mode == SAMPLED_MODE and not has_trained:
+        raise RunError(
+            f"no episode of the first evaluation ({mode}, {total} episodes) came to an end of its own; the first: "
+            f"{evaluation.first_cause}"
+        )
+    note(
+        Fault(
+            who=f"evaluation ({mode})",
+            what=f"{evaluation.num_breakdowns} of {total} episodes did not come to an end of their own; the first: "
+            f"{evaluation.first_cause}",
+            done="an environment's error counts as failure, infrastructure's as no verdict",
+        )
+    )
+
+
 def _has_failed(record: GroupRecord) -> bool:
-    failed = [e.outcome.is_infrastructure or e.outcome is Outcome.environment_error for e in record.episodes]
+    failed = [episode.outcome.is_breakdown for episode in record.episodes]
     # plain text has no episode that could fail
     return not record.tokens_by_version or (bool(failed) and all(failed))

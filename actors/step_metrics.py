@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from segue.actors.episode import Episode
-from segue.actors.evaluation import Evaluation, check_names, mean_reward_terms
+from segue.actors.evaluation import Evaluation, check_names, mean_reward_terms, share_odd_ends
 from segue.actors.lineage import Staleness
 from segue.actors.process_meter import Usage
 from segue.actors.recall import RecallPoint
@@ -19,7 +19,6 @@ from segue.conf.reward_term import OVER_BUDGET_TERM
 from segue.envs.client import EnvCounters
 from segue.rollout.rewards.effort import BUDGET_KEY
 from segue.rollout.rewards.panel import RewardCounters
-from segue.rollout.trajectory import Outcome
 
 _ETA_STEPS = 10
 # metric, counter of the env workers' client
@@ -33,7 +32,6 @@ _ENVIRONMENT_COUNTERS = (
     ("env/workers/died", "workers_died"),
     ("env/workers/replaced", "workers_replaced"),
 )
-_TRUNCATED = (Outcome.truncated_length, Outcome.truncated_turns, Outcome.truncated_time)
 
 
 class StepClock:
@@ -88,10 +86,7 @@ def batch_metrics(episodes: Sequence[Episode]) -> dict[str, float | None]:
         "batch/tokens/mean": _mean([episode.num_tokens for episode in judged]),
         "batch/sampled_tokens/mean": _mean([episode.num_sampled_tokens for episode in judged]),
         "batch/turns/mean": _mean([episode.num_turns for episode in judged]),
-        "batch/malformed/share": _mean([episode.outcome is Outcome.malformed for episode in judged]),
-        "batch/truncated/share": _mean([episode.outcome in _TRUNCATED for episode in judged]),
-        "batch/environment_error/share": _mean([episode.outcome is Outcome.environment_error for episode in judged]),
-        "batch/infrastructure/share": _mean([episode.outcome.is_infrastructure for episode in episodes]),
+        **{f"batch/{name}/share": share.value for name, share in share_odd_ends(episodes).items()},
         "batch/replayed/share": _mean([episode.attempt > 0 for episode in episodes]),
     }
 
@@ -163,6 +158,7 @@ def evaluation_metrics(mode: str, evaluation: Evaluation, wall_s: float) -> Valu
         f"{prefix}/reward": evaluation.reward,
         f"{prefix}/tokens": evaluation.num_tokens,
         f"{prefix}/turns": evaluation.num_turns,
+        **{f"{prefix}/{name}": share.value for name, share in evaluation.odd_ends.items()},
         **{f"{prefix}/check/{_part(name)}": share.value for name, share in evaluation.checks.items()},
         **{f"{prefix}/class/{_part(name)}": share.value for name, share in evaluation.success_by_class.items()},
     }

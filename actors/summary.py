@@ -3,6 +3,7 @@
 from typing import Any
 
 from segue.actors.console import Row
+from segue.actors.evaluation import ODD_ENDS
 from segue.conf.rules import SAMPLED_MODE
 from segue.conf.schema import SegueConfig
 
@@ -35,11 +36,13 @@ def build_summary(
 
 
 def rows_before_and_after(evaluations: dict[str, dict[str, Any]]) -> list[Row]:
-    """Figures for the closing table: success and checks of each mode, then success per class."""
+    """Figures for the closing table: success, odd ends and checks of each mode, then success per class."""
     before, after = evaluations.get("before", {}), evaluations.get("after", {})
     paths: list[tuple[str, tuple[str, ...]]] = []
     for mode, figures in (after or before).items():
         paths.append((f"{mode} success", (mode, "success")))
+        ends = [(f"{mode} {end}", (mode, "odd_ends", end)) for end in ODD_ENDS]
+        paths += [(name, path) for name, path in ends if _figure(before, path) or _figure(after, path)]
         paths += [(f"{mode} {check}", (mode, "checks", check)) for check in figures["checks"]]
     classes = (after or before).get(SAMPLED_MODE, {}).get("success_by_class", {})
     paths += [(f"  {name}", (SAMPLED_MODE, "success_by_class", name, "success")) for name in classes]

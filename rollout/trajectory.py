@@ -65,6 +65,11 @@ class Outcome(Enum):
         """
         return self in (Outcome.sandbox_error, Outcome.infrastructure_error, Outcome.engine_error)
 
+    @property
+    def is_breakdown(self) -> bool:
+        """True where the environment or infrastructure broke down, so that the episode came to no end of its own."""
+        return self.is_infrastructure or self is Outcome.environment_error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:

@@ -51,6 +51,12 @@ def test_infrastructure_failures_are_no_verdict() -> None:
     # the environment's own failure is the episode's; the other two are nobody's
     assert (found.success.count, found.success.total) == (1, 2)
     assert found.outcomes == {"engine_error": 1, "environment_error": 1, "infrastructure_error": 1, "success": 1}
+    assert found.to_json()["odd_ends"] == {
+        "malformed": 0.0,
+        "truncated": 0.0,
+        "environment_error": 0.5,
+        "infrastructure": 0.5,
+    }
 
 
 def test_an_evaluation_that_infrastructure_ended_is_no_score_of_zero() -> None:
@@ -60,5 +66,22 @@ def test_an_evaluation_that_infrastructure_ended_is_no_score_of_zero() -> None:
     assert figures["outcomes"] == {"infrastructure_error": 3}
     values = evaluation_metrics("greedy", found, 2.0)
     assert [values[f"eval/greedy/{name}"] for name in ("success", "reward", "tokens", "turns")] == [None] * 4
-    assert evaluation_line(5, values) == "evaluation after step 5: no episode was judged"
-    assert rows_before_and_after({"after": {"greedy": figures}}) == [("greedy success", None, None)]
+    assert evaluation_line(5, values) == "evaluation after step 5: greedy infrastructure 1.000"
+    assert rows_before_and_after({"after": {"greedy": figures}}) == [
+        ("greedy success", None, None),
+        ("greedy infrastructure", None, 1.0),
+    ]
+
+
+def test_how_episodes_ended_is_told_beside_success() -> None:
+    ends = [Outcome.success, Outcome.failure, Outcome.malformed, Outcome.truncated_turns]
+    broken = make_episode(outcome=Outcome.environment_error, info={"cause": "step of episode 4: broken"})
+    found = evaluate([*(make_episode(outcome=outcome) for outcome in ends), broken])
+    assert (found.num_breakdowns, found.first_cause) == (1, "step of episode 4: broken")
+    values = evaluation_metrics("sampled", found, 2.0)
+    line = "evaluation: sampled success 0.200  sampled malformed 0.200  sampled truncated 0.200  "
+    assert evaluation_line(None, values) == line + "sampled environment_error 0.200"
+    # a class may have such a name
+    assert evaluation_line(None, {"eval/sampled/class/malformed": 1.0, "eval/sampled/success": 1.0}) == (
+        "evaluation: sampled success 1.000"
+    )

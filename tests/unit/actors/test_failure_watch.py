@@ -1,10 +1,12 @@
 """What counts as failure in a row, and what ends it."""
 
 import pytest
-from actor_cases import make_group, make_record_of
+from actor_cases import make_episode, make_group, make_record_of
 
 from segue.actors.errors import RunError
-from segue.actors.failure_watch import FailureWatch
+from segue.actors.evaluation import evaluate
+from segue.actors.failure_watch import FailureWatch, heed_evaluation
+from segue.actors.faults import Fault
 from segue.rollout.trajectory import Outcome
 
 FAILED = (Outcome.environment_error, Outcome.infrastructure_error)
@@ -32,3 +34,25 @@ def test_a_group_without_a_token_to_train_has_failed() -> None:
     watch = FailureWatch(0)
     with pytest.raises(RunError, match=r"most often: truncated_time$"):
         watch.see(make_record_of(make_group(0, []), (Outcome.truncated_time, Outcome.truncated_time)))
+
+
+BROKEN = [make_episode(outcome=outcome, info={"cause": f"cause {n}"}) for n, outcome in enumerate(FAILED)]
+
+
+def test_an_evaluation_tells_of_episodes_that_broke_down_and_names_the_first_cause() -> None:
+    faults: list[Fault] = []
+    heed_evaluation("sampled", evaluate([make_episode(), *BROKEN]), faults.append, has_trained=False)
+    heed_evaluation("sampled", evaluate([make_episode(outcome=Outcome.malformed)]), faults.append, has_trained=False)
+    assert [(fault.who, fault.what) for fault in faults] == [
+        ("evaluation (sampled)", "2 of 3 episodes did not come to an end of their own; the first: cause 0")
+    ]
+
+
+def test_a_first_evaluation_of_breakdowns_alone_ends_the_run_and_a_later_one_is_told() -> None:
+    faults: list[Fault] = []
+    with pytest.raises(RunError, match=r"\(sampled, 2 episodes\) came to an end of its own; the first: cause 0$"):
+        heed_evaluation("sampled", evaluate(BROKEN), faults.append, has_trained=False)
+    # what was trained is kept; one call, tried greedily again and again, may be what breaks an environment
+    heed_evaluation("sampled", evaluate(BROKEN), faults.append, has_trained=True)
+    heed_evaluation("greedy", evaluate(BROKEN), faults.append, has_trained=False)
+    assert [fault.who for fault in faults] == ["evaluation (sampled)", "evaluation (greedy)"]

@@ -152,6 +152,10 @@ def test_evaluation_metrics_carry_mode_class_and_check() -> None:
         "eval/greedy/reward": 1.0,
         "eval/greedy/tokens": 100.0,
         "eval/greedy/turns": 2.0,
+        "eval/greedy/malformed": 0.0,
+        "eval/greedy/truncated": 0.0,
+        "eval/greedy/environment_error": 0.0,
+        "eval/greedy/infrastructure": 0.0,
         "eval/greedy/check/query_correct": 1.0,
         "eval/greedy/class/max": 1.0,
     }
