@@ -230,6 +230,7 @@ class RolloutActor:
             num_held_out=self._num_held_out,
             environments=replace(self._environments.counters),
             reward_terms=RewardCounters() if self._panel is None else replace(self._panel.counters),
+            first_failures={} if self._panel is None else dict(self._panel.first_failures),
         )
 
     async def stop(self) -> None:

@@ -101,6 +101,7 @@ class RolloutPool:
         self._num_given_up = 0
         self._stats_of_lost = RolloutStats()
         self._pinged_at = 0.0
+        self._failed_terms: set[str] = set()
 
     @property
     def size(self) -> int:
@@ -261,11 +262,24 @@ class RolloutPool:
         elif answer.reference in seat.pings:
             del seat.pings[answer.reference]
             seat.stats = answer.or_raise()
+            self._tell_failed_terms(seat.stats.first_failures)
         else:
             job = seat.jobs.pop(answer.reference)
             if job not in self._called_off:
                 self._results[job] = answer.or_raise()
                 seat.num_losses = self._num_given_up = 0
+
+    def _tell_failed_terms(self, first_failures: dict[str, str]) -> None:
+        for name in first_failures.keys() - self._failed_terms:
+            self._failed_terms.add(name)
+            who = f"reward term {name}"
+            self._note(
+                Fault(
+                    who=who,
+                    what=first_failures[name].removeprefix(who).lstrip(": "),
+                    done="it is asked again; where it goes on so, episodes are played again and then masked",
+                )
+            )
 
     def _hear_start(self, seat: _Seat, answer: Answer) -> None:
         seat.starting = None

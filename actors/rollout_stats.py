@@ -21,6 +21,8 @@ class RolloutStats:
     """Episodes of evaluations that were played."""
     environments: EnvCounters = field(default_factory=EnvCounters)
     reward_terms: RewardCounters = field(default_factory=RewardCounters)
+    first_failures: dict[str, str] = field(default_factory=dict)
+    """Name of a reward term that has failed to what happened the first time, at one of the actors."""
 
     def __add__(self, other: "RolloutStats") -> "RolloutStats":
         """Both together."""
@@ -30,6 +32,7 @@ class RolloutStats:
             **sums,
             environments=_add(self.environments, other.environments),
             reward_terms=_add(self.reward_terms, other.reward_terms),
+            first_failures=other.first_failures | self.first_failures,
         )
 
 
@@ -42,5 +45,5 @@ def _add(one: _Counters, other: _Counters) -> _Counters:
 
 def _counts(stats: RolloutStats) -> dict[str, Any]:
     """The plain ones."""
-    names = (f.name for f in fields(stats) if f.name not in ("environments", "reward_terms"))
+    names = (f.name for f in fields(stats) if f.type in (int, float))
     return {name: getattr(stats, name) for name in names}

@@ -71,6 +71,8 @@ class RewardPanel:
     def __init__(self, terms: Sequence[NamedTerm]) -> None:
         self._terms = tuple(terms)
         self.counters = RewardCounters()
+        self.first_failures: dict[str, str] = {}
+        """Name of a term that has failed to what happened the first time."""
 
     async def rate(self, episode: FinishedEpisode) -> Rating:
         """What every term gives, in their order.
@@ -98,14 +100,18 @@ class RewardPanel:
         )
 
     async def _value(self, named: NamedTerm, episode: FinishedEpisode) -> float | list[float]:
-        for _ in range(named.attempts - 1):
+        num_left = named.attempts
+        while True:
+            num_left -= 1
             try:
                 return await self._try(named, episode)
             except (InfrastructureFailure, EngineFailure) as error:
+                self.first_failures.setdefault(named.name, str(error))
+                if not num_left:
+                    raise
                 # the episode took longer to play than its rating takes
                 logger.warning("%s is rated again: %s", episode.task_id, error)
                 await asyncio.sleep(_PAUSE_S)
-        return await self._try(named, episode)
 
     async def _try(self, named: NamedTerm, episode: FinishedEpisode) -> float | list[float]:
         clock, start = EpisodeClock(named.timeout_s), time.perf_counter()

@@ -60,6 +60,7 @@ class PendingFleet:
     published: WeightTicket | None = None
     num_played: Counter[Member] = field(default_factory=Counter)
     with_weights: dict[Member, WeightTicket] = field(default_factory=dict)
+    first_failures: dict[str, str] = field(default_factory=dict)
 
     def spawn_rollout(self, name: str) -> Member:
         return Member(name, object())
@@ -123,7 +124,7 @@ class PendingFleet:
         if call.method == "play":
             self.played.append(call.arguments[0])
             self.num_played[call.member] += 1
-        stats = RolloutStats(num_held_out=self.num_played[call.member])
+        stats = RolloutStats(num_held_out=self.num_played[call.member], first_failures=self.first_failures)
         return Answer(reference=call, value={"play": call.arguments[:1], "stats": stats}.get(call.method))
 
 
@@ -192,6 +193,20 @@ def test_every_job_is_answered_once_and_none_that_was_called_off(seed: int, num_
     # each loss is told of, and each actor that was lost has a successor
     assert [fault.who for fault in faults] == [member.name for member in fleet.dead]
     assert pool.size == num_actors
+
+
+def test_a_reward_term_that_fails_is_told_once_whoever_asked_it() -> None:
+    fleet = PendingFleet(random.Random(0))
+    pool, faults = make_pool(fleet, 2)
+    publish(pool, fleet, 0)
+    fleet.first_failures = {"kind": "reward term kind: KeyError: 'rows' (my_terms.py:3 in kind)"}
+    pool.stats()
+    fleet.first_failures |= {"late": "reward term late gave no value within 60 s"}
+    assert pool.stats().first_failures == fleet.first_failures
+    assert [(fault.who, fault.what) for fault in faults] == [
+        ("reward term kind", "KeyError: 'rows' (my_terms.py:3 in kind)"),
+        ("reward term late", "gave no value within 60 s"),
+    ]
 
 
 def lose_one(pool: RolloutPool, fleet: PendingFleet) -> None:

@@ -275,6 +275,8 @@ def test_a_term_that_fails_is_asked_again_alone_and_its_episode_is_not_played_ag
     assert (trajectory.attempt, trajectory.outcome, trajectory.reward) == (0, Outcome.success, 1.875)
     assert asked == {"once": 1, "late": 2, "broken": 3}
     assert (panel.counters.computed, panel.counters.failed, panel.counters.expired) == (3, 2, 1)
+    assert sorted(panel.first_failures) == ["broken", "late"]
+    assert panel.first_failures["broken"].startswith("reward term broken: ConnectionError: away for a moment")
     # beyond the last try the episode is played again, and its terms asked as often again
     asked["broken"] = -3
     trajectory = play(PolicyEngine([turn("a")] * 2), FakeEnvironments([SOLVED]), panel)
@@ -291,6 +293,7 @@ def test_a_term_that_goes_on_failing_leaves_nothing_to_train_and_nothing_earned(
     assert trajectory.info["cause"].startswith("reward term broken: ConnectionError: no judge")
     assert not trajectory.trainable.any() and trajectory.reward == 0.0 and trajectory.outcome_terms == {}
     assert panel.counters.failed == 3
+    assert panel.first_failures == {"broken": trajectory.info["cause"]}
 
 
 def test_a_term_that_is_late_is_infrastructure_whether_it_can_be_called_off_or_not() -> None:
