@@ -116,8 +116,8 @@ class EnvConfig:
     start_timeout_s: float = 60.0
     """Deadline of a worker's start, in seconds."""
     import_folder: str | None = None
-    """Folder, appended to the module path, where the id's module and those of reward terms may lie; null is the launch
-    folder."""
+    """Folder, appended to the module path, where the id's module and those of reward terms may lie, and in which
+    environments work: relative paths among `env.kwargs` are taken from here; null is the launch folder."""
     success_return: float | None = None
     """Return that counts as success where the environment names neither `is_success` nor a reward threshold; refused
     beside a threshold."""

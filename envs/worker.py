@@ -10,6 +10,7 @@ Runs many episodes, one call at a time, in the order of the requests. Frames (`f
 `inspect` and `try_close` are asked by `checker.py` alone.
 """
 
+import os
 import socket
 from typing import Any, BinaryIO, cast
 
@@ -35,6 +36,7 @@ def main(descriptor: int) -> None:
     if first is None:
         return
     config = EnvConfig(**first.header)
+    _work_in(config.import_folder)
     factory = EnvFactory(config)
     try:
         factory.check()
@@ -56,6 +58,13 @@ def main(descriptor: int) -> None:
         except InfrastructureFailure as error:
             answer = encode_frame({"lost": str(error)})
         _send(stream, answer)
+
+
+def _work_in(folder: str | None) -> None:
+    """Has relative paths mean the same wherever an environment is played: a run's actors work in its own folder."""
+    # a node of a cluster may lack it where nothing is looked for there
+    if folder is not None and os.path.isdir(folder):
+        os.chdir(folder)
 
 
 def _answer(table: EpisodeTable, frame: Frame) -> bytes:

@@ -46,9 +46,9 @@ class Faulty(ToolEnv):
     def finish(self) -> ToolResult:
         return ToolResult(observation="done", terminated=True, is_success=True)
 
-    @tool("Say the process id.")
+    @tool("Say the process id, and where it works.")
     def pid(self) -> ToolResult:
-        return ToolResult(observation="same", info={"pid": os.getpid()})
+        return ToolResult(observation="same", info={"pid": os.getpid(), "folder": os.getcwd()})
 
     @tool("Raise.")
     def fail(self) -> ToolResult:

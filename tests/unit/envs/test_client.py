@@ -81,7 +81,10 @@ def test_an_episode_runs_in_another_process_and_ends_with_its_success() -> None:
         reply = await add(client, "a", 3)
         # 5 + 3
         assert (reply.observation, reply.reward_terms, reply.terminated) == ("8", {"progress": 3.0}, False)
-        assert await worker_pid(client, "a") != os.getpid()
+        said = (await client.step("a", ToolCall(name="pid"))).info
+        assert said["pid"] != os.getpid()
+        # relative paths mean the same here and in a run, whose actors work in its folder
+        assert said["folder"] == CONFIG.import_folder != os.getcwd()
         last = await client.step("a", ToolCall(name="finish"))
         assert (last.terminated, last.truncated, last.info["is_success"]) == (True, False, True)
         await client.close("a")
