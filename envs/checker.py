@@ -86,8 +86,7 @@ class _Checker:
         await self._build()
         episodes: list[Played] = []
         try:
-            with self._blamed_on(None):
-                await self._play(episodes, num_seeds, max_calls)
+            await self._play(episodes, num_seeds, max_calls)
         finally:
             judge_begun(self._report, episodes)
         if not episodes[0].begin.tools:
@@ -108,15 +107,15 @@ class _Checker:
             await check
 
     @contextmanager
-    def _blamed_on(self, check: str | None) -> Iterator[None]:
-        """Puts a failure down to a check; None where its message says to which."""
+    def _blamed_on(self, check: str | None, otherwise: str = "runs") -> Iterator[None]:
+        """Puts a failure down to a check; None where its message says to which, if it does, and else to another."""
         try:
             yield
         except (EnvironmentFailure, RestoreFailure) as error:
-            self._fail(check or _find_check(error), str(error))
+            self._fail(check or _find_check(error, otherwise), str(error))
         except InfrastructureFailure as error:
             # the environment is not what has to be mended
-            self._fail(check or _find_check(error), str(error), remedy="")
+            self._fail(check or _find_check(error, otherwise), str(error), remedy="")
 
     def _fail(self, check: str, why: str, remedy: str | None = None) -> None:
         self._report.fail(check, why, remedy)
@@ -133,8 +132,10 @@ class _Checker:
         for seed in range(num_seeds):
             # tools that ended an episode, so that others do not come too short
             late = {played.calls[-1].name for played in episodes if played.has_ended}
-            episodes.append(await begin(self._first, seed))
-            await play(self._first, episodes[-1], max_calls, late=late)
+            with self._blamed_on(None, otherwise="begins"):
+                episodes.append(await begin(self._first, seed))
+            with self._blamed_on(None):
+                await play(self._first, episodes[-1], max_calls, late=late)
 
     async def _begin_with_options(self) -> None:
         named = {"env.eval_options": self._config.eval_options}
@@ -272,13 +273,13 @@ def _to_call(call: dict[str, Any]) -> ToolCall:
     return ToolCall(**call)
 
 
-def _find_check(error: EnvironmentFailure | InfrastructureFailure) -> str:
-    """The check that the failure of an arbitrary call belongs to."""
+def _find_check(error: EnvironmentFailure | InfrastructureFailure, otherwise: str) -> str:
+    """The check that the failure of an arbitrary call belongs to; another where it does not say what failed."""
     message = str(error)
     if "took longer than" in message:
         return "time"
     match = _FAILURE.match(message)
     if match is None:
         # of a reply that no frame holds: all but its info is bounded
-        return "info" if message.startswith("message must") else "runs"
-    return _SUBJECTS.get(match["subject"]) or _CALLS.get(match["call"], "runs")
+        return "info" if message.startswith("message must") else otherwise
+    return _SUBJECTS.get(match["subject"]) or _CALLS.get(match["call"], otherwise)

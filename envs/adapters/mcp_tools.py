@@ -22,6 +22,7 @@ import gymnasium
 from segue.envs.adapters.extra import needs_extra
 from segue.envs.adapters.foreign_content import content_text
 from segue.envs.adapters.foreign_schema import foreign_tool
+from segue.envs.adapters.server_words import ServerWords, hear_server
 from segue.envs.errors import EnvironmentSetupError, InfrastructureFailure
 from segue.envs.tool import ToolCall, ToolSpec, object_schema
 from segue.envs.tool_env import Task, ToolEnv, ToolResult
@@ -130,8 +131,8 @@ class McpToolsEnv(ToolEnv):
 class _Session:
     """A server that has started, as seen from the thread that plays the episode."""
 
-    def __init__(self, portal: "BlockingPortal", client: "Client") -> None:
-        self._portal, self._client = portal, client
+    def __init__(self, portal: "BlockingPortal", client: "Client", words: ServerWords) -> None:
+        self._portal, self._client, self._words = portal, client, words
 
     def list_tools(self, wanted: set[str] | None) -> list[ToolSpec]:
         """What the server offers, in its order; None for all of it.
@@ -143,7 +144,7 @@ class _Session:
         tools = []
         cursor = None
         for _ in range(_MAX_LIST_PAGES):
-            with _lost("did not list its tools"):
+            with _lost("did not list its tools", self._words):
                 page = self._portal.call(partial(self._client.list_tools, cursor=cursor))
             tools += page.tools
             cursor = page.next_cursor
@@ -191,11 +192,11 @@ def _open_session(server: "StdioServerParameters", timeout_s: float) -> Iterator
     from anyio.from_thread import start_blocking_portal
     from mcp import Client, stdio_client
 
-    client = Client(stdio_client(server), read_timeout_seconds=timeout_s)
-    with start_blocking_portal() as portal, ExitStack() as stack:
-        with _lost(f"{server.command} did not begin"):
+    with start_blocking_portal() as portal, hear_server(portal) as words, ExitStack() as stack:
+        client = Client(stdio_client(server, words.sink), read_timeout_seconds=timeout_s)
+        with _lost(f"{server.command} did not begin", words):
             stack.enter_context(portal.wrap_async_context_manager(_begun_in_time(client, timeout_s)))
-        yield _Session(portal, client)
+        yield _Session(portal, client, words)
 
 
 @asynccontextmanager
@@ -213,7 +214,7 @@ async def _begun_in_time(client: "Client", timeout_s: float) -> AsyncIterator[No
 
 
 @contextmanager
-def _lost(what: str) -> Iterator[None]:
+def _lost(what: str, words: ServerWords) -> Iterator[None]:
     """Whatever keeps a server from beginning says nothing about the policy."""
     from mcp import MCPError
 
@@ -223,7 +224,10 @@ def _lost(what: str) -> Iterator[None]:
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
-        raise InfrastructureFailure(f"the MCP server {what}: {cause}") from cause
+        said = words.last()
+        raise InfrastructureFailure(
+            f"the MCP server {what}: {cause}" + (f"; it said: {said}" if said else "")
+        ) from cause
 
 
 def _find_function(path: str) -> Callable[[int, dict[str, Any]], Any]:

@@ -48,6 +48,8 @@ class Walk(gymnasium.Env[Any, Any]):
                 raise ValueError("no options here")
             case "hang in reset":
                 time.sleep(3600)
+            case "lack":
+                raise InfrastructureFailure("the judge is down")
             case "old reset":
                 return self._see()
         self._place, self._num_steps = 0, 0
@@ -70,8 +72,6 @@ class Walk(gymnasium.Env[Any, Any]):
                 sys.exit(3)
             case "crash":
                 os._exit(7)
-            case "lack":
-                raise InfrastructureFailure("the judge is down")
             case "old step":
                 return self._see(), reward, terminated, info
             case "hang in step":

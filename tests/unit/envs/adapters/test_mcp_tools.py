@@ -120,15 +120,18 @@ def test_a_server_that_hangs_or_ends_in_a_call_fails_the_episode_in_time() -> No
             assert time.monotonic() - started < 10
 
 
-def test_a_server_that_does_not_begin_is_no_fault_of_the_policy() -> None:
+def test_a_server_that_does_not_begin_is_no_fault_of_the_policy(capfd: pytest.CaptureFixture[str]) -> None:
     for code, timeout_s, words in (
-        ("raise SystemExit(3)", 25.0, "Connection closed"),
-        ("import sys\nfor line in sys.stdin: pass", 0.5, "it said nothing for 0.5 s"),
+        ("raise SystemExit(3)", 25.0, "Connection closed$"),
+        ("import no_such", 25.0, r"Connection closed; it said: .* \| ModuleNotFoundError: No module named 'no_such'$"),
+        ("import sys\nfor line in sys.stdin: pass", 0.5, "it said nothing for 0.5 s$"),
     ):
-        words = f"the MCP server .* did not begin: .*{words}"
+        words = f"the MCP server .* did not begin: {words}"
         command = [sys.executable, "-c", code]
         with env_of(command=command, timeout_s=timeout_s) as env, pytest.raises(InfrastructureFailure, match=words):
             env.reset(seed=1)
+    # all of what it said
+    assert capfd.readouterr().err.count("Traceback") == 1
 
 
 def test_a_server_ends_with_its_worker_however_that_ends() -> None:
