@@ -3,8 +3,10 @@
 credit:    a critic's advantages of turns, and turn returns, against group means
 staleness: K2.5's masked ratio against PPO's clip where what plays is four learner steps old, and where it is not
 balance:   router biases that move against frozen ones
+reuse:     groups that train twice against groups that train once, at as many played groups
 
-python benchmarks/bench_algorithms.py                     # a quarter of an hour on one core; writes the report
+python benchmarks/bench_algorithms.py                     # twenty minutes on one core; writes the report
+python benchmarks/bench_algorithms.py --only reuse        # the report of these questions alone, which is named for them
 python benchmarks/bench_algorithms.py --only balance --no-report
 """
 
@@ -39,14 +41,19 @@ QUESTIONS: Mapping[str, Mapping[str, Setting]] = {
         "frozen": Setting(advantage=_MEAN, loss=_MASK),
         "live": Setting(advantage=_MEAN, loss=_MASK, is_balanced=True),
     },
+    "reuse": {
+        "once": Setting(advantage=_MEAN, loss=_MASK),
+        "once, batches of half": Setting(advantage=_MEAN, loss=_MASK, num_groups=1),
+        "twice": Setting(advantage=_MEAN, loss=_MASK, max_uses=2),
+    },
 }
 
 
-def measure(question: str, name: str, seed: int, num_steps: int) -> list[Row]:
+def measure(question: str, name: str, seed: int, num_groups: int) -> list[Row]:
     """Rows of one run."""
     start = time.process_time()
-    learnt = learn(QUESTIONS[question][name], seed, num_steps)
-    tail = num_steps // 6
+    learnt = learn(QUESTIONS[question][name], seed, num_groups)
+    tail = len(learnt.earned) // 6
     label = f"{question}: {name}, seed {seed}"
     rows = [
         Row(name=f"{label}: earned, all steps", value=float(np.mean(learnt.earned)), unit="share"),
@@ -63,7 +70,7 @@ def measure(question: str, name: str, seed: int, num_steps: int) -> list[Row]:
 def main() -> None:
     """Learn, print, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=120, help="of each run (120)")
+    parser.add_argument("--groups", type=int, default=240, help="that each run plays (240)")
     parser.add_argument("--seeds", type=int, default=3, help="of each setting (3)")
     parser.add_argument("--only", nargs="+", choices=list(QUESTIONS), default=list(QUESTIONS))
     parser.add_argument("--no-report", action="store_true", help="print the rows and write nothing")
@@ -76,13 +83,14 @@ def main() -> None:
         for question in args.only
         for seed in range(args.seeds)
         for name in QUESTIONS[question]
-        for row in measure(question, name, seed, args.steps)
+        for row in measure(question, name, seed, args.groups)
     ]
     if args.no_report:
         for row in rows:
             print(f"{row.name:64} {row.value:8.3f}")
     else:
-        print(write_report("algorithms", rows))
+        topic = "_".join(["algorithms", *(args.only if args.only != list(QUESTIONS) else ())])
+        print(write_report(topic, rows))
 
 
 if __name__ == "__main__":

@@ -11,36 +11,25 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from toy_learner import ToyLearner, make_config
 
-from segue.conf.model_config import LinearAttnConfig, ModelConfig
+from segue.actors.batch_order import Place, next_batch
 from segue.conf.schema import AdvantageConfig, CriticConfig, LearnerConfig, LossConfig
-from segue.learner.balance import load_violation, router_biases, update_biases
-from segue.learner.bare_backend import BareBackend
-from segue.learner.critic import make_critic_loss
-from segue.learner.policy_batch import load_policy_batch, make_policy_loss
-from segue.learner.schedule import SegmentSchedule
-from segue.learner.segment_module import SegmentModule, state_layout
-from segue.learner.selection import select_trajectories
-from segue.learner.staleness import is_fresh
-from segue.learner.sweeps import run_sweeps
+from segue.learner.balance import load_violation
 from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel, build_model
 from segue.model.routing import Routing
 from segue.model.state import DifferentiableState
-from segue.model.value_head import ValueHead
 from segue.rollout.stored_group import StoredGroup
 from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
 
 NUM_ANSWERS, NUM_TURNS, DELAY = 4, 12, 2
 WORTH = np.repeat([0.2, 1.0], NUM_ANSWERS)
 """Of each sign; its right answer is its number modulo `NUM_ANSWERS`."""
-SEGMENT = 64
-NUM_BINS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,40 +45,57 @@ class Setting:
     is_balanced: bool = False
     """The router's biases move."""
     num_groups: int = 2
+    """Of a learner step; 1/`max_uses` of them are new."""
+    max_uses: int = 1
+    """Learner steps that train on a group."""
     group_size: int = 4
+
+    @property
+    def num_new(self) -> int:
+        """Groups that are played for a learner step."""
+        return self.num_groups // self.max_uses
+
+    @property
+    def max_staleness(self) -> int:
+        """Learner steps that the weights which sampled a token may lag behind."""
+        return self.age + self.max_uses - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What a run came to, an entry a step."""
+    """What a run came to."""
 
     earned: list[float]
-    """Earned in the step's episodes, of all that could be."""
+    """An entry whenever it played: earned, of all that could be."""
     explained: list[float]
-    """With a critic, what its values explain of the variance of returns, before the update."""
+    """With a critic, an entry a learner step: what its values explain of the variance of returns, before the update."""
     violation: list[float]
-    """Load of the busiest expert over the mean load, less 1; the worse layer."""
+    """An entry a learner step: load of the busiest expert over the mean load, less 1; the worse layer."""
 
 
-def make_config() -> ModelConfig:
-    """A KDA and an MLA layer; the vocabulary is the signs, then the answers."""
-    return ModelConfig(
-        vocab_size=len(WORTH) + NUM_ANSWERS,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        q_lora_rank=16,
-        kv_lora_rank=16,
-        qk_nope_head_dim=16,
-        qk_rope_head_dim=8,
-        v_head_dim=16,
-        linear_attn_config=LinearAttnConfig(full_attn_layers=[2], num_heads=2, head_dim=32),
-        num_experts=8,
-        num_experts_per_token=2,
-        moe_intermediate_size=16,
-        routed_expert_hidden_size=16,
-    )
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """A group that may train, or train again."""
+
+    group: StoredGroup
+    step: int
+    """Of the weights that played it."""
+    num_uses: int = 0
+
+
+def take_batch(held: list[Held], setting: Setting, step: int) -> list[StoredGroup]:
+    """The groups of a learner step, in a run's own order; none where there are too few.
+
+    Those that are used up, or too old for the bound, are held no longer.
+    """
+    held[:] = [one for one in held if step - one.step <= setting.max_staleness]
+    places = [Place(number=i, oldest_step=one.step, is_used=one.num_uses > 0) for i, one in enumerate(held)]
+    batch = next_batch(places, [], count=setting.num_groups, step=step, max_staleness=setting.max_staleness)
+    chosen = [held[place.number] for place in batch or ()]
+    for one in chosen:
+        one.num_uses += 1
+    held[:] = [one for one in held if one.num_uses < setting.max_uses]
+    return [one.group for one in chosen]
 
 
 @torch.no_grad()
@@ -158,60 +164,36 @@ def make_trajectory(tokens_T: NDArray[np.int64], logprob_T: NDArray[np.float32],
     )
 
 
-def learn(setting: Setting, seed: int, num_steps: int) -> Learnt:
-    """Learn from random weights."""
+def learn(setting: Setting, seed: int, num_groups: int) -> Learnt:
+    """Learn from random weights, from so many played groups."""
     config = LearnerConfig(advantage=setting.advantage, critic=setting.critic, loss=setting.loss)
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-    model = build_model(make_config(), torch.float32)
+    model = build_model(make_config(len(WORTH) + NUM_ANSWERS), torch.float32)
     model.init_weights(generator)
-    head = ValueHead(model.config.hidden_size, torch.float32) if config.advantage.has_critic else None
-    module = SegmentModule(model, NUM_BINS, head)
-    backend = BareBackend(module, state_layout(model))
-    parameters = [{"params": list(model.parameters()), "lr": setting.lr}]
-    if head is not None:
-        parameters.append({"params": list(head.parameters()), "lr": setting.lr * config.critic.lr_ratio})
-    optimizer = torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.0)
+    learner = ToyLearner(
+        model, config, lr=setting.lr, max_staleness=setting.max_staleness, is_balanced=setting.is_balanced
+    )
     # the oldest plays
     versions = deque([(0, deepcopy(model))], maxlen=setting.age + 1)
+    held: list[Held] = []
     learnt = Learnt(earned=[], explained=[], violation=[])
-    for step in range(num_steps):
-        signs_NK = rng.integers(0, len(WORTH), (setting.num_groups * setting.group_size, NUM_TURNS))
+    for _ in range(num_groups // setting.num_new):
+        signs_NK = rng.integers(0, len(WORTH), (setting.num_new * setting.group_size, NUM_TURNS))
         played_step, player = versions[0]
-        groups = play(player, signs_NK, generator, played_step, setting.group_size)
-        earned = sum(member.reward for group in groups for member in group.members)
+        played = play(player, signs_NK, generator, played_step, setting.group_size)
+        earned = sum(member.reward for group in played for member in group.members)
         learnt.earned.append(float(earned / WORTH[signs_NK].sum()))
-        fresh = partial(is_fresh, version=PolicyVersion(0, step), restored_steps=(0,), max_staleness=setting.age)
-        selection = select_trajectories(groups, config, fresh)
-        if selection.lengths:
-            (schedule,) = SegmentSchedule.build(
-                selection.lengths, 1, SEGMENT, 64 * SEGMENT, pair_cost=0.0, sweep_all=config.advantage.needs_whole_step
-            ).ranks
-            batch = load_policy_batch(groups, selection, schedule.trajectories, fresh, config.advantage)
+        held += [Held(group=group, step=played_step) for group in played]
+        groups = take_batch(held, setting, learner.step)
+        if not groups:
+            continue
+        trained = learner.reinforce(groups)
+        if trained is not None:
+            selection, tokens = trained
+            learnt.violation.append(max(load_violation(tokens.expert_load)))
             if config.advantage.has_critic:
-                is_warming_up = step < config.critic.warmup_steps
-                module.value_reaches_model = not is_warming_up
-                loss_fn = make_critic_loss(batch, config, lambda sums: sums, is_warming_up=is_warming_up)
-            else:
-                loss_fn = make_policy_loss(batch, config.loss)
-            result = run_sweeps(
-                backend,
-                schedule,
-                batch.tokens,
-                loss_fn,
-                is_exact=True,
-                counts_routes=setting.is_balanced,
-                measures_logits=False,
-            )
-            learnt.violation.append(max(load_violation(result.tokens.expert_load)))
-            if config.advantage.has_critic:
-                learnt.explained.append(explained_variance(groups, selection.members, result.tokens.value.numpy()))
-            if setting.is_balanced:
-                histogram = result.tokens.route_histogram
-                update_biases(router_biases(model), histogram, model.config.num_experts_per_token)
-            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        versions.append((step + 1, deepcopy(model)))
+                learnt.explained.append(explained_variance(groups, selection.members, tokens.value.numpy()))
+        versions.append((learner.step, deepcopy(model)))
     return learnt
 
 

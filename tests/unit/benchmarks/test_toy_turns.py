@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from toy_turns import NUM_TURNS, WORTH, explained_variance, make_group, make_trajectory
+from toy_turns import NUM_TURNS, WORTH, Held, Setting, explained_variance, make_group, make_trajectory, take_batch
 
+from segue.conf.schema import AdvantageConfig, LossConfig
 from segue.rollout.trajectory import Outcome
 
 # signs 0 to 3 are cheap, 4 to 7 dear; answers are tokens 8 to 11
@@ -39,3 +40,17 @@ def test_values_that_are_the_returns_explain_them_and_constant_ones_do_not() -> 
     values = np.repeat(paid[::-1].cumsum()[::-1], 2).astype(np.float32)
     assert explained_variance([group], [(0, 0)], values) == pytest.approx(1.0)
     assert explained_variance([group], [(0, 0)], np.full_like(values, 5.0)) == pytest.approx(0.0)
+
+
+def test_each_group_trains_twice_within_the_bound_the_second_time_after_a_new_one() -> None:
+    setting = Setting(advantage=AdvantageConfig(), loss=LossConfig(), max_uses=2)
+    assert (setting.num_new, setting.max_staleness) == (1, 1)
+    held, played, batches = [], [], []
+    step = 0
+    for _ in range(5):
+        played.append(make_group([episode(8 + SIGNS % 4)], step=step))
+        held.append(Held(group=played[-1], step=step))
+        batches.append([played.index(group) for group in take_batch(held, setting, step)])
+        step += bool(batches[-1])
+    # of the two of step 0 the second would be two steps old at its second use
+    assert batches == [[], [0, 1], [2, 0], [3, 2], [4, 3]]
