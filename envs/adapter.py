@@ -106,6 +106,7 @@ class GymToolEnv(ToolEnv):
         return Inspection(
             is_foreign=True,
             has_demonstrator=False,
+            max_calls=None if self._env.spec is None else self._env.spec.max_episode_steps,
             needed_return=self._needed_return,
             in_short=self._text.in_short(),
             cut=self._text.cut(self._observation),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from segue.conf.schema import EnvConfig
 from segue.envs.check_play import Played
 from segue.envs.check_report import Report
+from segue.envs.reply import StepReply
 
 # a deadline is near where a call takes this share of it
 _NEAR = 0.5
@@ -116,6 +117,7 @@ def _judge_ends(report: Report, episodes: list[Played], max_calls: int) -> None:
             report.note("ends", why, "truncate only what would go on")
         else:
             report.fail("ends", why)
+    _judge_flags(report, episodes, last)
     if not last:
         why = f"no episode ended within {max_calls} calls"
         report.note("ends", why, "play longer with --steps")
@@ -130,6 +132,19 @@ def _judge_ends(report: Report, episodes: list[Played], max_calls: int) -> None:
         report.fail("success", "an episode ended without is_success in its last info", _SAY_SUCCESS)
     report.passed("ends", f"{num_terminated} terminated, {num_truncated} truncated, of {len(episodes)} episodes")
     report.passed("success", f"said at every end; {num_successes} of {len(last)} arbitrary episodes succeeded")
+
+
+def _judge_flags(report: Report, episodes: list[Played], last: list[StepReply]) -> None:
+    """What looks as if the flags were taken for one another; how an episode is meant to end nobody else knows."""
+    lengths = {len(played.calls) for played in episodes if played.has_ended}
+    bound = episodes[0].inspections[0].max_calls
+    if last and bound is None and not any(reply.terminated for reply in last):
+        why = f"all {len(last)} ends are truncated, and no max_episode_steps says after how many calls"
+        report.note("ends", why, "say terminated where the task is over, and declare the bound where it is one")
+    # a task of one call ends so
+    if len(last) > 2 and all(reply.terminated for reply in last) and len(lengths) == 1 and lengths != {1}:
+        why = f"each of {len(last)} episodes was terminated after {min(lengths)} calls, whatever these were"
+        report.note("ends", why, "if that is a bound of the episode rather than the task's end, say truncated")
 
 
 def _counted(number: int, what: str) -> str:

@@ -32,6 +32,10 @@ from segue.envs.tool import ToolCall
 
 _MAX_BAD_CALLS = 24
 _NUM_CLOSE_CALLS = 3
+_SHOW_SEEDS = (
+    "draw the task from self.np_random in reset; where it is, bounds in the tools' schemas, an expert, --seeds or "
+    "--steps make it show"
+)
 # the word that a message about a reply begins with: it is what the message speaks of
 _SUBJECTS = {
     "reward": "rewards",
@@ -160,8 +164,8 @@ class _Checker:
                     crossed = await replay(self._second, other.seed, played.calls)
                     num_different += find_difference(played.shown(), crossed) is not None
         if num_different == 0:
-            why = "the same seed and calls give the same, and so do other seeds, as far as these calls show"
-            self._report.note("seeds", why, "unless there is but one task, draw it from self.np_random in reset")
+            why = "the same seed and calls give the same; whether other seeds do otherwise these calls do not show"
+            self._report.note("seeds", why, _SHOW_SEEDS)
         self._report.passed("seeds", "the same seed and calls give the same, in another process; other seeds do not")
 
     async def _check_bad_calls(self, undisturbed: Played) -> None:
@@ -224,6 +228,9 @@ class _Checker:
                 elif not played.has_ended or not played.replies[-1].info["is_success"]:
                     why = f"the expert came to no success on seed {seed}, in {len(played.calls)} calls"
                     self._fail("demonstrator", why)
+                elif not played.replies[-1].terminated:
+                    why = f"the expert's success on seed {seed} is truncated"
+                    self._report.note("ends", why, "say terminated where success is the end of the task")
         returns = [math.fsum(_rewards(played)) for played in demonstrated if played.has_ended]
         if not returns:
             return

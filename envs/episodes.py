@@ -79,7 +79,8 @@ class EpisodeTable:
         """What a check asks of an episode's environment beyond what the episode shows."""
         env = self._episodes[episode_id].env
         if not isinstance(env, GymToolEnv):
-            return Inspection(is_foreign=False, has_demonstrator=type(env).expert is not ToolEnv.expert)
+            has_demonstrator = type(env).expert is not ToolEnv.expert
+            return Inspection(is_foreign=False, has_demonstrator=has_demonstrator, max_calls=env.max_calls)
         with self._boundary("inspection", episode_id):
             return env.inspect()
 

@@ -66,6 +66,8 @@ class Inspection:
     is_foreign: bool
     """Not written as a `ToolEnv`."""
     has_demonstrator: bool
+    max_calls: int | None = None
+    """Calls after which an episode is declared to be truncated; None where no bound is declared."""
     needed_return: float | None = None
     """Return that counts as success where a foreign environment's info does not say it; None where none does."""
     in_short: list[str] = field(default_factory=list)

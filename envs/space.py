@@ -7,8 +7,8 @@ import gymnasium
 
 from segue.envs.tool import ToolCall, ToolSpec, find_problem
 
-# of a number whose schema sets none
-_SAMPLE_BOUND = 100
+# of a number whose schema sets none: one or the other, since tasks are most often about small ones
+_SAMPLE_BOUNDS = (10, 100)
 _SAMPLE_WORDS = ("clio", "57", "", "total of x", "é")
 
 
@@ -58,7 +58,7 @@ class ToolCalls(gymnasium.Space[ToolCall]):
             case "integer":
                 return self._integer(schema)
             case "number":
-                low, high = _range(schema)
+                low, high = self._range(schema)
                 share = self.np_random.random()
                 return min(max(low, low * (1.0 - share) + high * share), high)
             case "boolean":
@@ -68,7 +68,7 @@ class ToolCalls(gymnasium.Space[ToolCall]):
         return self._text(schema)
 
     def _integer(self, schema: dict[str, Any]) -> int:
-        low, high = _range(schema)
+        low, high = self._range(schema)
         # wider than the generator takes: an arbitrary part of it
         low, high = math.ceil(low), math.floor(high)
         return low + int(self.np_random.integers(min(high - low, 2**62), endpoint=True))
@@ -85,7 +85,7 @@ class ToolCalls(gymnasium.Space[ToolCall]):
         schemas = by_place[:num_items] + [schema.get("items", {})] * (num_items - len(by_place))
         return [self._value(inner) for inner in schemas]
 
-
-def _range(schema: dict[str, Any]) -> tuple[float, float]:
-    low = schema.get("minimum", min(-_SAMPLE_BOUND, schema.get("maximum", _SAMPLE_BOUND)))
-    return low, schema.get("maximum", max(_SAMPLE_BOUND, low))
+    def _range(self, schema: dict[str, Any]) -> tuple[float, float]:
+        bound = _SAMPLE_BOUNDS[int(self.np_random.integers(len(_SAMPLE_BOUNDS)))]
+        low = schema.get("minimum", min(-bound, schema.get("maximum", bound)))
+        return low, schema.get("maximum", max(bound, low))

@@ -175,9 +175,12 @@ class Counter(ToolEnv):
     def stop(self) -> ToolResult:
         is_right = self.value == self.target
         verdict = None if self._fault == "no verdict" else is_right
-        pay = self.target / 10 if self._fault == "unequal" else 1.0
+        is_cut = self._fault == "unequal cuts"
+        pay = self.target / 10 if is_cut else 1.0
         terms = {"success": pay * is_right}
-        return ToolResult(observation="bye", reward_terms=terms, terminated=True, is_success=verdict)
+        return ToolResult(
+            observation="bye", reward_terms=terms, terminated=not is_cut, truncated=is_cut, is_success=verdict
+        )
 
     def step(self, action: Any) -> Any:
         known = [spec.name for spec in self.tools]

@@ -1,5 +1,7 @@
 """What is made of episodes that were played. Over real environments: test_checker.py."""
 
+from dataclasses import replace
+
 from segue.conf.schema import EnvConfig
 from segue.envs.check_judge import judge
 from segue.envs.check_play import Played, find_difference
@@ -73,6 +75,34 @@ def test_an_end_that_is_both_fails_a_tool_environment_and_is_a_note_of_a_foreign
         played.inspections = [Inspection(is_foreign=is_foreign, has_demonstrator=False)] * 2
         found = findings(played)["ends"]
         assert (found.verdict, found.why) == (verdict, "an episode was terminated and truncated by one call")
+
+
+def test_flags_that_may_have_been_taken_for_one_another_are_a_note() -> None:
+    cut = {"terminated": False, "truncated": True, "info": {"is_success": False}}
+    goes_on = {"terminated": False, "info": {}}
+
+    def ends(*episodes: Played, max_calls: int | None = None) -> str | None:
+        episodes[0].inspections = [replace(INSPECTION, max_calls=max_calls)] * 2
+        found = findings(*episodes)["ends"]
+        return found.why if found.verdict is Verdict.note else None
+
+    def longer(num_calls: int, **changes: object) -> Played:
+        played = make_played(**changes)
+        played.calls *= num_calls
+        played.replies = [*make_played(**goes_on).replies * (num_calls - 1), *played.replies]
+        return played
+
+    unbounded = "all 2 ends are truncated, and no max_episode_steps says after how many calls"
+    assert ends(make_played(**cut), make_played(**cut), make_played(**goes_on)) == unbounded
+    assert ends(make_played(**cut), make_played(**cut), max_calls=1) is None
+    assert ends(make_played(**cut), make_played()) is None
+    fixed = "each of 3 episodes was terminated after 4 calls, whatever these were"
+    assert ends(longer(4), longer(4), longer(4), make_played(**goes_on)) == fixed
+    # by chance; of different lengths; one that was cut; tasks of one call
+    assert ends(longer(4), longer(4)) is None
+    assert ends(longer(4), longer(4), longer(5)) is None
+    assert ends(longer(4), longer(4), longer(4), longer(4, **cut)) is None
+    assert ends(make_played(), make_played(), make_played()) is None
 
 
 def test_where_nothing_ended_and_nothing_counts_as_success_the_ways_to_say_it_are_named() -> None:
