@@ -1,9 +1,13 @@
 """Episodes played and printed turn by turn: what `segue rollout` does."""
 
+import asyncio
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from segue.actors.admission import Admission
 from segue.actors.episode_view import print_totals, print_trajectory
+from segue.actors.errors import RunError
 from segue.actors.faults import FaultLog
 from segue.actors.patient_console import PatientConsole
 from segue.actors.preflight import check_before_start, check_environment, trained_model
@@ -11,7 +15,18 @@ from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.rollout_pool import RolloutPool
 from segue.actors.supervise import supervised
 from segue.conf.schema import SegueConfig
+from segue.envs.client import EnvClient
+from segue.envs.errors import InfrastructureFailure
 from segue.model.tokenizer.load import load_tokenizer
+from segue.rollout.agent import Agent
+from segue.rollout.chat import Chat
+from segue.rollout.demonstration import demonstration_script
+from segue.rollout.engine.base import Sampling
+from segue.rollout.engine.scripted import ScriptedEngine
+from segue.rollout.episode import TaskSpec
+from segue.rollout.trajectory import PolicyVersion, Trajectory
+
+_NAME = "rollout"
 
 
 def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demonstrator: bool, is_raw: bool) -> None:
@@ -31,24 +46,72 @@ def play_and_print(config: SegueConfig, *, num_episodes: int, greedy: bool, demo
     console = PatientConsole()
     check_environment(config.env, config.pretrain.skill if demonstrator else None, say=console.say)
     seeds = range(config.eval.seed_start, config.eval.seed_start + num_episodes)
+    if model is None:
+        trajectories = asyncio.run(_demonstrate(config, seeds))
+    else:
+        trajectories = _sample(config, seeds, model, greedy=greedy, say=console.say)
+    tokenizer = load_tokenizer(config.tokenizer)
+    for trajectory in trajectories:
+        print_trajectory(console, trajectory, tokenizer, is_raw=is_raw)
+    if num_episodes > 1:
+        print_totals(console, trajectories)
+
+
+def _sample(
+    config: SegueConfig, seeds: Sequence[int], model: Path, *, greedy: bool, say: Callable[[str], None]
+) -> list[Trajectory]:
+    """Have a rollout actor play with a model."""
     request = EvaluationRequest(
-        name="rollout",
+        name=_NAME,
         seeds=tuple(seeds),
         options=config.env.eval_options,
         temperature=config.eval.temperature,
         greedy=greedy,
         keep_as=None,
     )
-    with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), console.say) as fleet:
-        pool = RolloutPool(fleet, fleet.config, FaultLog(console.say).note)
+    # nobody is told where it is, and its processes take seconds to start
+    config.cluster.dashboard = False
+    with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), say) as fleet:
+        pool = RolloutPool(fleet, fleet.config, FaultLog(say).note)
         fleet.start()
-        # a demonstrator has no weights
         pool.begin_start(1, exported_model=model, needs_weights=False)
-        what = f"{num_episodes} episodes"
-        job = pool.submit("demonstrate_held_out" if demonstrator else "sample", request, what=what)
+        what = f"{len(seeds)} episodes"
+        job = pool.submit("sample", request, what=what)
         ((_, trajectories),) = pool.wait_any([job], timeout_s=config.eval.timeout_s, what=what)
-    tokenizer = load_tokenizer(config.tokenizer)
-    for trajectory in trajectories:
-        print_trajectory(console, trajectory, tokenizer, is_raw=is_raw)
-    if num_episodes > 1:
-        print_totals(console, trajectories)
+    found: list[Trajectory] = trajectories
+    return found
+
+
+async def _demonstrate(config: SegueConfig, seeds: Sequence[int]) -> list[Trajectory]:
+    """Play the demonstrator from here, on env workers: it needs neither a model nor, then, Ray."""
+    chat = Chat(load_tokenizer(config.tokenizer))
+    environments = EnvClient(config.env, config.env.workers)
+    script = demonstration_script(environments, chat, config.pretrain.skill)
+    agent = Agent(
+        engine=ScriptedEngine(script, version=PolicyVersion(0, 0)),
+        chat=chat,
+        environments=environments,
+        config=config.rollout,
+        sampling=Sampling(
+            temperature=config.eval.temperature,
+            max_new_tokens=config.rollout.max_turn_tokens,
+            stop_ids=chat.stop_ids,
+            seed=config.seed,
+            training=False,
+        ),
+    )
+    admission = Admission(config.rollout.max_sessions)
+
+    async def play(seed: int) -> Trajectory:
+        spec = TaskSpec(id=f"{_NAME}-{seed}", seed=seed, options=config.env.eval_options)
+        async with admission.seats(1):
+            group = await agent.run_group(spec, group_id=_NAME, size=1, made_by="demonstrator")
+        return group.trajectories[0]
+
+    try:
+        await environments.start()
+        return await asyncio.gather(*map(play, seeds))
+    except InfrastructureFailure as error:
+        raise RunError(f"the demonstrator could not play: {error}") from error
+    finally:
+        await environments.stop()

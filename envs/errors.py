@@ -86,7 +86,8 @@ def _package(trace: TracebackType) -> str:
 
 def _log(what: str, error: BaseException, trace: TracebackType | None) -> None:
     """The trace of somebody else's code, or all of it where ours fell over; what ours refused says itself why."""
-    if trace is None and isinstance(error, (TypeError, ValueError, InfrastructureFailure)):
+    refusals = (TypeError, ValueError, NotImplementedError, InfrastructureFailure)
+    if trace is None and isinstance(error, refusals):
         return
     shown = trace or error.__traceback__
     text = "".join(traceback.format_exception(type(error), error, shown, limit=-_MAX_FRAMES))
