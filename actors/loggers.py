@@ -22,15 +22,16 @@ def open_loggers(config: SegueConfig, folder: RunFolder, say: Callable[[str], No
     return [_open(logger, config, folder, progress, say) for logger in config.run.loggers]
 
 
-def where_to_look(config: SegueConfig, folder: RunFolder) -> list[str]:
-    """Commands that show, or send, what the loggers left in the run folder."""
-    commands = {Logger.tensorboard: f"{program('tensorboard')} --logdir {folder.events}"}
+def where_to_look(config: SegueConfig, folder: RunFolder) -> list[tuple[str, str]]:
+    """Commands for what the loggers left in the run folder, each behind what it does: `watch` or `send`."""
+    commands = {Logger.tensorboard: ("watch", f"{program('tensorboard')} --logdir {folder.events}")}
     if config.run.wandb.mode is WandbMode.offline:
-        commands[Logger.wandb] = f"{program('wandb')} sync {folder.wandb}/offline-run-*"
+        commands[Logger.wandb] = "send", f"{program('wandb')} sync {folder.wandb}/offline-run-*"
     if config.run.mlflow.tracking_uri is None:
         # the extra's small form of MLflow has no page to show
         first = "" if find_spec("flask") else f"{sys.executable} -m pip install mlflow; "
-        commands[Logger.mlflow] = f"{first}{program('mlflow')} ui --backend-store-uri {database_uri(folder.mlflow)}"
+        command = f"{first}{program('mlflow')} ui --backend-store-uri {database_uri(folder.mlflow)}"
+        commands[Logger.mlflow] = "watch", command
     return [commands[logger] for logger in config.run.loggers if logger in commands]
 
 

@@ -167,12 +167,15 @@ def _launch(
             status = f"failed: {error}"
             raise (_unwritable(folder.path, error) if folder.launches.is_file() else _deleted(folder.path)) from error
         finally:
+            # what failed is the command's own last word
+            ended, mending = status.partition(":")[0], "" if status == "interrupted" else "mend the cause, then "
             if not folder.launches.is_file():
-                view.say(f"{status} after step {controller.step}")
+                view.say(f"{ended} after step {controller.step}")
             elif folder.forget_beginning():
-                view.say(f"{status} before the first result; give the command again, with other values if you like")
+                view.say(f"{ended} before the first result; give the command again, with other values if you like")
             elif status != "finished":
-                view.say(f"{status} after step {controller.step}; segue {kind.value} run.dir={folder.path} goes on")
+                command = f"segue {kind.value} run.dir={folder.path}"
+                view.say(f"{ended} after step {controller.step}; {mending}{command} goes on")
             # a folder that was deleted meanwhile has none
             launches = folder.read_launches() or [facts]
             results = {**controller.summary(), "faults": read_faults(folder.metrics)}
@@ -277,7 +280,7 @@ def _tell_results(config: SegueConfig, folder: RunFolder, summary: dict[str, Any
         f"summary: {folder.summary}",
         f"curves:  {folder.curves}",
         f"model:   {folder.export}",
-        *(f"watch:   {line}" for line in where_to_look(config, folder)),
+        *(f"{f'{verb}:':<9}{command}" for verb, command in where_to_look(config, folder)),
     ]
     if summary["command"] == PhaseKind.pretrain.value:
         lines.insert(0, _demonstrator_line(summary))

@@ -51,7 +51,8 @@ class WandbSink:
             # it makes a folder of its own name in there
             dir=folder.parent,
             config=mask_values(flatten(config)),
-            # neither the terminal's text nor the command line, the machine's name or the source: secrets may be in them
+            # not the terminal's text, the command line, the machine, the source nor what is installed: there may be
+            # secrets in them
             settings=wandb.Settings(
                 console="off",
                 silent=True,
@@ -60,6 +61,7 @@ class WandbSink:
                 disable_job_creation=True,
                 x_disable_meta=True,
                 x_disable_stats=True,
+                x_save_requirements=False,
                 finish_timeout=_FINISH_TIMEOUT_S,
                 finish_timeout_raises=True,
             ),

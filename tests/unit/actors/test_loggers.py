@@ -90,6 +90,8 @@ def wandb_records(folder: Path) -> Iterator[tuple[str, Any]]:
 def test_wandb_has_one_run_with_a_row_an_event_and_tells_undone_steps_by_their_incarnation(story: Story) -> None:
     rows, ids, codes, settings = [], [], [], {}
     for folder in sorted(story.folder.wandb.glob("offline-run-*")):
+        # such as the list of installed packages
+        assert [*folder.glob("files/*")] == []
         for kind, record in wandb_records(folder):
             if kind == "run":
                 ids.append((record.run_id, record.project, record.display_name))
@@ -297,16 +299,17 @@ def test_the_end_of_a_run_names_what_shows_or_sends_what_lies_in_its_folder(
     monkeypatch.setattr(loggers, "find_spec", lambda name: object() if has_flask else None)
 
     def ends(*overrides: str) -> list[str]:
-        return [line.partition(" ")[2] for line in where_to_look(load_config([*overrides]), folder)]
+        looks = where_to_look(load_config([*overrides]), folder)
+        return [f"{verb} {command.partition(' ')[2]}" for verb, command in looks]
 
-    assert ends() == [f"--logdir {tmp_path}/events"]
+    assert ends() == [f"watch --logdir {tmp_path}/events"]
     assert ends("run.loggers=[]") == []
     assert ends("run.loggers=[mlflow,wandb]") == [
-        f"ui --backend-store-uri sqlite:///{tmp_path}/mlflow/mlflow.db",
-        f"sync {tmp_path}/wandb/offline-run-*",
+        f"watch ui --backend-store-uri sqlite:///{tmp_path}/mlflow/mlflow.db",
+        f"send sync {tmp_path}/wandb/offline-run-*",
     ]
     has_flask = False
-    (line,) = where_to_look(load_config(["run.loggers=[mlflow]"]), folder)
+    ((_, line),) = where_to_look(load_config(["run.loggers=[mlflow]"]), folder)
     assert line.startswith(f"{sys.executable} -m pip install mlflow; ")
     assert line.endswith(f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow/mlflow.db")
     elsewhere = ("run.wandb.mode=online", "run.mlflow.tracking_uri=https://host/a")
