@@ -7,6 +7,8 @@ _VERSIONS = re.compile(r"Version mismatch:.*?Ray: (\S+)\s+Python: (\S+).*?Ray: (
 _NODE = re.compile(r"\bip[:=] ?([0-9a-fA-F.:]*[0-9a-fA-F])")
 _NEVER_BEGAN = "The actor never ran"
 _UNAVAILABLE = "is unavailable: "
+# of a process that said nothing: its connection closed, and Ray, which reaps it, does not tell its exit status
+_ENDED_SILENTLY = re.compile(r"unexpectedly exits with a connection error|End of file\.")
 _OUT_OF_MEMORY = re.compile(r"Memory on the node \(IP: ([0-9a-fA-F.:]+)")
 _NODE_DIED = re.compile(r"node was terminated \w+: (.*)")
 # what a module or a folder that a node lacks is told by
@@ -49,6 +51,8 @@ def explain_loss(text: str) -> str:
     full = _OUT_OF_MEMORY.search(text)
     if full is not None:
         return f"Ray ended it, as the memory of its node {full.group(1)} was full"
+    if _ENDED_SILENTLY.search(text):
+        return "its process ended without a word: killed by a signal (9, where memory was full), or crashed"
     # that it never ran stands below the cause
     told = [line for line in text.strip().splitlines() if _NEVER_BEGAN not in line]
     return last_line("\n".join(told)).partition(" Some common causes")[0]

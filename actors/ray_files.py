@@ -1,4 +1,4 @@
-"""Keeps what a Ray of the run's own writes to the user who runs it.
+"""Keeps what a Ray of the run's own writes to the user who runs it, and deletes it where nobody needs it.
 
 Ray opens its folders, and with them its sockets and logs, to every user of the machine; and it writes the token, with
 which anybody can have it run code, so that all can read it who can enter the user's home.
@@ -7,6 +7,7 @@ which anybody can have it run code, so that all can read it who can enter the us
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -35,6 +36,24 @@ def keep_ray_files_private(cluster: ClusterConfig) -> None:
         # where it cannot be written Ray says so
         with contextlib.suppress(OSError):
             _close_token(Path.home() / ".ray" / "auth_token")
+
+
+def ray_folder() -> Path:
+    """Where Ray keeps the sockets and logs of its sessions; the last one by the name of `session_latest`."""
+    return Path(os.environ.get(_FOLDER, tempfile.gettempdir())) / "ray"
+
+
+def delete_session(folder: Path) -> None:
+    """Delete what a session of Ray's has left; none of its processes may be there any more.
+
+    Args:
+        folder: of the session.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for link in folder.parent.iterdir():
+        # Ray replaces no link that leads nowhere
+        if link.is_symlink() and folder in (link.readlink(), *link.readlink().parents):
+            link.unlink(missing_ok=True)
 
 
 def _private_folder() -> Path:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ import psutil
 import ray
 from ray._private import state
 from ray._private.services import canonicalize_bootstrap_address
+from ray._private.worker import global_worker
 from ray._raylet import Config
 from ray.exceptions import AuthenticationError
 from ray.util.placement_group import placement_group
@@ -23,6 +25,7 @@ from segue.actors.errors import RunError
 from segue.actors.loopback import ADDRESS
 from segue.actors.provenance import program
 from segue.actors.ray_errors import explain_version_clash
+from segue.actors.ray_files import ray_folder
 from segue.conf.environment import forget_authentication_mode, has_token_authentication
 from segue.conf.placement import GPU
 from segue.conf.schema import ClusterConfig
@@ -82,6 +85,11 @@ def reserve_gpus(gpu_of: Mapping[str, int], timeout_s: float) -> dict[str, Any]:
         name: PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=numbers.index(gpu))
         for name, gpu in gpu_of.items()
     }
+
+
+def own_session() -> Path:
+    """Folder of the sockets and logs of the Ray that this process has started."""
+    return Path(global_worker.node.get_session_dir_path())
 
 
 def own_servers() -> list[psutil.Process]:
@@ -249,7 +257,8 @@ def _explain_no_ray(cluster: ClusterConfig, error: Exception) -> str:
     if isinstance(error, AuthenticationError):
         return _token_remedy(str(cluster.address))
     first_line = next(iter(str(error).strip().splitlines()), "no reason given")
-    remedy = "free memory, disk or processes, then run the command again; Ray's own words are in its temporary folder"
+    logs = ray_folder() / "session_latest" / "logs"
+    remedy = f"free memory, disk or processes, then run the command again; Ray's own words are in {logs}"
     if cluster.address is not None:
         remedy = (
             f"is a cluster up at {cluster.address}, and this machine one of its nodes? "

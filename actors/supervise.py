@@ -29,6 +29,7 @@ from segue.actors.fleet import Answer, Member, learner_name, rollout_name
 from segue.actors.interrupt import Interrupt
 from segue.actors.learner_actor import LearnerActor
 from segue.actors.ray_errors import explain_failure, explain_loss, has_never_begun, last_line, node_of
+from segue.actors.ray_files import delete_session
 from segue.actors.ray_runtime import (
     explain_no_place,
     has_died,
@@ -36,6 +37,7 @@ from segue.actors.ray_runtime import (
     is_ray_alive,
     lost_node_noticed_s,
     own_servers,
+    own_session,
     reserve_gpus,
     start_ray,
 )
@@ -77,6 +79,7 @@ class RayFleet:
         self._servers: list[Any] = []
         self._mark: FolderMark | None = None
         self._is_ray_lost = False
+        self._session: Path | None = None
         self.dashboard: str | None = None
         """Where the dashboard is and who may read it, in words."""
 
@@ -99,6 +102,8 @@ class RayFleet:
         # how Ray answers SIGTERM, which it takes for itself
         except SystemExit as end:
             raise Interrupted from end
+        if cluster.address is None:
+            self._session = own_session()
         self._strategies = reserve_gpus(gpus, cluster.start_timeout_s)
         self._servers = own_servers()
         self._mark = read_mark(self._run_folder)
@@ -181,6 +186,11 @@ class RayFleet:
         ray.shutdown()
         os.chdir(self._launch_folder)
 
+    def forget(self) -> None:
+        """After the end, delete the logs and sockets of a Ray that was started here."""
+        if self._session is not None:
+            delete_session(self._session)
+
     def _gpus(self) -> dict[str, int]:
         """Actors of a Ray of the run's own that compute on a GPU, and its number; elsewhere Ray chooses."""
         cluster = self.config.cluster
@@ -247,7 +257,8 @@ class RayFleet:
 
 @contextmanager
 def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]) -> Iterator[RayFleet]:
-    """A fleet, not started, that is ended with the block; Ctrl-C ends the block at its next wait.
+    """A fleet, not started, that is ended with the block, and leaves nothing where that ends well; Ctrl-C ends the
+    block at its next wait.
 
     Raises:
         Interrupted: Ray is gone, but the user asked the run to end: who signals a process may have signalled Ray's too.
@@ -264,6 +275,8 @@ def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]
     finally:
         fleet.stop()
         interrupt.uninstall()
+    # where something failed its reason may be in there
+    fleet.forget()
 
 
 def fresh_namespace(run_folder: Path) -> str:

@@ -1,5 +1,5 @@
 """Starts a fleet without actors on a Ray of its own; prints what it says of its dashboard, what that answers, and what
-SIGHUP, sent twice at once, and then SIGINT do.
+SIGHUP, sent twice at once, and then SIGINT do, and what is left of Ray's logs.
 
 Usage: own_ray.py <folder>, with any RAY_AUTH_MODE and RAY_ADDRESS in the environment.
 """
@@ -20,6 +20,7 @@ from segue.conf.schema import SegueConfig
 def main(folder: Path) -> None:
     apply_driver_environment()
     keep_ray_on_loopback(SegueConfig().cluster)
+    from segue.actors.ray_runtime import own_session
     from segue.actors.supervise import supervised
 
     with supervised(SegueConfig(), folder, print) as fleet:
@@ -39,6 +40,10 @@ def main(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
             print("at once")
+        session = own_session()
+        assert (session / "logs" / "gcs_server.out").is_file()
+    # the block ended well
+    print("kept" if session.exists() else "deleted")
 
 
 if __name__ == "__main__":

@@ -145,11 +145,11 @@ def test_a_run_starts_a_ray_of_its_own_that_asks_for_a_token_whatever_the_shell_
     command = [sys.executable, "-P", str(Path(__file__).parent / "own_ray.py"), str(tmp_path)]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "127.0.0.1:1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
-    told, status, *signals = done.stdout.splitlines()[-4:]
+    told, status, *signals = done.stdout.splitlines()[-5:]
     assert told.startswith("http://127.0.0.1:") and told.endswith("ray get-auth-token` prints it)")
     assert status == "401"
     # Ray takes signals for itself when it starts
-    assert signals == ["ending: the step at hand, then a checkpoint; again to end at once", "at once"]
+    assert signals == ["ending: the step at hand, then a checkpoint; again to end at once", "at once", "deleted"]
 
 
 def test_a_wish_to_end_is_heard_while_ray_starts(tmp_path: Path) -> None:

@@ -35,8 +35,15 @@ def test_a_loss_is_told_in_one_line() -> None:
         ActorUnavailableError("The actor is temporarily unavailable: RPC error: Socket closed rpc_code: 14", None)
     )
     assert explain_loss(reset) == "it cannot be reached: its process or its node is gone"
-    exited = "The actor died.\n\tip: 10.0.0.7\nWorker exits unexpectedly. End of file. Some common causes include: (1)"
-    assert explain_loss(exited) == "Worker exits unexpectedly. End of file."
+    # of a process that was killed by signal 9, as Ray tells it
+    killed = (
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
+        "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) memory"
+    )
+    said = "its process ended without a word: killed by a signal (9, where memory was full), or crashed"
+    assert explain_loss(killed) == said
+    exited = "The actor died.\n\tip: 10.0.0.7\nWorker exits with an exit code 3. Some common causes include: (1)"
+    assert explain_loss(exited) == "Worker exits with an exit code 3."
     node = "The actor died.\n\tip: 10.0.0.7\n\tthe actor's node was terminated unexpectedly: health check failed"
     assert explain_loss(node) == "its node 10.0.0.7 is gone: health check failed"
     assert not has_never_begun(reset)
@@ -50,7 +57,7 @@ def test_an_actor_that_never_ran_is_told_from_one_that_died() -> None:
     node = "The actor died because its node has died.\n\tthe actor's node was terminated unexpectedly: no heartbeats"
     assert has_never_begun(died(node, never_started=True)) and not has_never_begun(died(node, never_started=False))
     # its own process ended, in its constructor or before
-    process = "The actor is dead because its worker process has died. Worker unexpectedly exits. End of file."
+    process = "The actor is dead because its worker process has died. Worker exits with an exit code 1."
     assert not has_never_begun(died(process, never_started=True))
     assert explain_loss(died(process, never_started=True)) == process
 

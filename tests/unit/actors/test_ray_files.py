@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.actors.ray_files import keep_ray_files_private
+from segue.actors.ray_files import delete_session, keep_ray_files_private, ray_folder
 from segue.conf.schema import ClusterConfig
 
 
@@ -104,3 +104,19 @@ def test_what_the_user_has_set_and_a_cluster_that_is_there_stay_as_they_are(
     keep_ray_files_private(ClusterConfig())
     assert os.environ["RAY_TMPDIR"] == "/somewhere"
     assert not (tmp_path / "home" / ".ray").exists()
+
+
+def test_a_session_is_deleted_with_the_links_into_it_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    ours, other = (ray_folder() / name for name in ("session_1", "session_2"))
+    assert ray_folder() == tmp_path / "ray"
+    for session in (ours, other):
+        (session / "logs").mkdir(parents=True)
+    # Ray makes no link where there is one that leads nowhere
+    (tmp_path / "ray" / "session_latest").symlink_to(ours)
+    (tmp_path / "ray" / "scraped.json").symlink_to(ours / "scraped.json")
+    (tmp_path / "ray" / "theirs").symlink_to(other)
+    delete_session(ours)
+    assert sorted(path.name for path in (tmp_path / "ray").iterdir()) == ["session_2", "theirs"]

@@ -31,7 +31,7 @@ FULL = (
 )
 
 NODE_DIED = "The actor died because its node has died. Node Id: ab\n\tthe actor's node was terminated unexpectedly: so"
-PROCESS_DIED = "Its worker process has died. Exit detail: End of file. Some common causes include: (1) the OOM killer"
+PROCESS_DIED = "Its worker process has died. Exit detail: exit code 1. Some common causes include: (1) the OOM killer"
 
 
 class RaylessFleet(RayFleet):
