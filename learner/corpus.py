@@ -160,6 +160,11 @@ class Corpus:
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @property
+    def num_documents(self) -> int:
+        """Training documents."""
+        return len(self._training)
+
+    @property
     def epoch_tokens(self) -> int:
         """Tokens of an epoch, end marks included."""
         return int(self._lengths(self._training).sum())

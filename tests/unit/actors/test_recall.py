@@ -18,6 +18,7 @@ from segue.actors.rollout_actor import HeldOutGroup, HeldOutRequest, RolloutActo
 from segue.actors.stages import StepPlan
 from segue.actors.task import Task, member_seed
 from segue.actors.text import open_corpus, prepare_corpus
+from segue.conf.errors import ConfigError
 from segue.conf.load import load_config
 from segue.conf.schema import SegueConfig
 from segue.learner.corpus import TextSpan
@@ -30,7 +31,7 @@ STAGE = "{length_mix:{256:1.0},text_share:0.5,tokens_per_step:512,max_steps:2,ev
 
 def make_run(folder: Path) -> SegueConfig:
     for name in "abc":
-        (folder / f"{name}.txt").write_text(f"{name} " * 40)
+        (folder / f"{name}.txt").write_text(f"{name} " * 130)
     config = load_config(
         [
             "experiment=curriculum",
@@ -46,6 +47,20 @@ def make_run(folder: Path) -> SegueConfig:
     (folder / "held_out").mkdir()
     prepare_corpus(config, folder / "none", folder / "text", lambda _: None)
     return config
+
+
+def test_text_that_fills_no_sequence_is_refused_and_files_of_a_word_are_told(tmp_path: Path) -> None:
+    config = make_run(tmp_path)
+    told: list[str] = []
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("a")
+    # a word and its end mark in each of two files; the third is held out
+    with pytest.raises(ConfigError, match=r"text must hold at least 256 tokens .* got 4 \(files: 2, beside"):
+        prepare_corpus(config, tmp_path / "none", tmp_path / "draft", told.append)
+    for number in range(128):
+        (tmp_path / f"{number}.txt").write_text("a")
+    prepare_corpus(config, tmp_path / "none", tmp_path / "another", told.append)
+    assert len(told) == 1 and told[0].startswith("pretrain.curriculum.text has 2 tokens a file")
 
 
 def held_out(config: SegueConfig, folder: Path, **changes: Any) -> HeldOutRequest:
