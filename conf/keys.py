@@ -81,6 +81,16 @@ def element_key(name: str) -> str | None:
     return _element_keys().get(name)
 
 
+def element_sections() -> dict[str, type]:
+    """Dotted key of each list of sections to what its elements are."""
+    found: dict[str, type] = {}
+    for key in known_keys():
+        hint = leaf_type(key)
+        if typing.get_origin(hint) is list and dataclasses.is_dataclass(section := typing.get_args(hint)[0]):
+            found[key] = cast(type, section)
+    return found
+
+
 def nearest_word(word: str, words: list[str]) -> str:
     """`; nearest: <word>`, or nothing where none is near."""
     close = difflib.get_close_matches(word, words, n=1)
@@ -96,14 +106,11 @@ def _schema_keys(section: type, prefix: str) -> Iterator[str]:
 
 def _element_keys() -> dict[str, str]:
     """Field of a list's sections to its dotted key: OmegaConf's messages name the field alone."""
-    found: dict[str, str] = {}
-    for key in known_keys():
-        hint: Any = SegueConfig
-        for part in key.split("."):
-            hint = typing.get_type_hints(hint)[part]
-        if typing.get_origin(hint) is list and dataclasses.is_dataclass(section := typing.get_args(hint)[0]):
-            found |= {field.name: f"{key}{ELEMENT}.{field.name}" for field in dataclasses.fields(section)}
-    return found
+    return {
+        field.name: f"{key}{ELEMENT}.{field.name}"
+        for key, section in element_sections().items()
+        for field in dataclasses.fields(section)
+    }
 
 
 def _describe(hint: Any) -> str:

@@ -34,6 +34,7 @@ from segue.conf.keys import (
     FREE_FORM,
     describe_type,
     element_key,
+    element_sections,
     is_free_form,
     known_keys,
     nearest_word,
@@ -455,13 +456,37 @@ def _explain(error: Exception, overrides: list[str]) -> str:
     if key is None:
         return where + " ".join(lines)
     key = key.partition("[")[0]
-    if element := element_key(key.partition(".")[0]):
-        return f"{where}{element} must be {describe_type(element)}, got another; {lines[0]}"
+    name = key.partition(".")[0]
+    place = _place_of(name, overrides)
+    if element := element_key(name):
+        shown = element if place is None else f"{place[0]}.{name}"
+        return f"{where}{shown} must be {describe_type(element)}, got another; {lines[0]}"
+    if place is not None:
+        known = nearest_word(name, [field.name for field in fields(place[1])])
+        return f"{place[0]}.{name} must be a known key, got an unknown one{known}"
     if key not in known_keys() and not is_free_form(key):
         return where + unknown_key_message(key)
     given = next((line.partition("=")[2] for line in overrides if line.partition("=")[0].lstrip("+") == key), None)
     reason = "" if given is None or isinstance(cause, ValidationError) else f"; {lines[0]}"
     return f"{where}{key} must be {describe_type(key)}, got {lines[0] if given is None else given}{reason}"
+
+
+def _place_of(name: str, overrides: list[str]) -> tuple[str, type] | None:
+    """The first element of a list of sections that cannot be one and has this key, as `….stages[1]`, and its section.
+
+    OmegaConf's messages name the key alone; None where no override gives such a list.
+    """
+    for key, section in element_sections().items():
+        given = next((line for line in overrides if line.partition("=")[0].lstrip("+") == key), None)
+        value = [] if given is None else override_value(given)
+        for number, element in enumerate(value if isinstance(value, list) else []):
+            if not isinstance(element, dict) or name not in element:
+                continue
+            try:
+                OmegaConf.merge(OmegaConf.structured(section), element)
+            except OmegaConfBaseException:
+                return f"{key}[{number}]", section
+    return None
 
 
 def _missing_option(error: MissingConfigException) -> str:

@@ -513,10 +513,11 @@ def settings_have_effect(config: SegueConfig) -> None:
 def _check_unused_imitation(pretrain: PretrainConfig) -> None:
     """Stages say what a step is, how many there are, and what ends them."""
     curriculum = pretrain.curriculum
-    for name in ("steps", "episodes_per_step"):
+    for name, instead in (("steps", "max_steps"), ("episodes_per_step", "tokens_per_step")):
         value = getattr(pretrain, name)
         holds = value == _default(PretrainConfig, name) or not curriculum.stages
-        _unused_unless(holds, f"pretrain.{name}", "an empty pretrain.curriculum.stages", value)
+        remedy = f"it has no effect beside pretrain.curriculum.stages, which say {instead} each"
+        _require(holds, f"pretrain.{name}", "left alone", value, remedy)
     plain = CurriculumConfig()
     for name in (field.name for field in fields(CurriculumConfig)):
         value = getattr(curriculum, name)

@@ -84,11 +84,15 @@ def test_an_experiment_says_what_its_imitation_starts_from_and_an_override_says_
         ("lr=3", "lr must be a known key, got an unknown one; nearest: learner.optimizer.lr, pretrain.optimizer.lr"),
         (
             "pretrain.curriculum.stages=[{lenth_mix:{512:1.0}}]",
-            "lenth_mix must be a known key, got an unknown one; nearest: pretrain.curriculum.stages[].length_mix",
+            "pretrain.curriculum.stages[0].lenth_mix must be a known key, got an unknown one; nearest: length_mix",
         ),
         (
-            "pretrain.curriculum.stages=[{length_mix:{512:1.0},max_steps:x}]",
-            "pretrain.curriculum.stages[].max_steps must be an integer, got another; "
+            "pretrain.curriculum.stages=[{length_mix:{512:1.0}},{length_mix:{512:1.0},steps:9}]",
+            "pretrain.curriculum.stages[1].steps must be a known key, got an unknown one; nearest: max_steps",
+        ),
+        (
+            "pretrain.curriculum.stages=[{length_mix:{512:1.0},max_steps:8},{max_steps:x}]",
+            "pretrain.curriculum.stages[1].max_steps must be an integer, got another; "
             "Value 'x' of type 'str' could not be converted to Integer",
         ),
         ("pretrain.curriculum.stages=[3]", "pretrain.curriculum.stages must be a list, each a section, got [3]"),

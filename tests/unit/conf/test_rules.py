@@ -197,7 +197,8 @@ STAGE = "pretrain.curriculum.stages=[{length_mix:{64:1.0}}]"
         ),
         (
             [STAGE, "pretrain.steps=7"],
-            "pretrain.steps must be left alone, got 7; it has no effect without an empty pretrain.curriculum.stages",
+            "pretrain.steps must be left alone, got 7; it has no effect beside pretrain.curriculum.stages, "
+            "which say max_steps each",
         ),
         ([STAGE, "pretrain.episodes_per_step=7"], "pretrain.episodes_per_step must be left alone, got 7"),
         (
