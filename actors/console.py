@@ -23,11 +23,11 @@ _IMITATION = "pretrain"
 Row = tuple[str, float | None, float | None]
 """Name, before, after."""
 
-# what a step's line and the live view show: label, metric, format
+# what a step's line and the live view show: label, metric, format (z: no minus before a zero)
 _SHOWN = (
     ("success", _SUCCESS, "{:.2f}"),
-    ("reward", "batch/reward/mean", "{:.2f}"),
-    ("loss", "update/loss/total", "{:.4f}"),
+    ("reward", "batch/reward/mean", "{:z.2f}"),
+    ("loss", "update/loss/total", "{:z.4f}"),
     ("gap", "policy/logprob_gap/mean_nats", "{:.1e}"),
     ("stale", "staleness/age/mean_steps", "{:.1f}"),
     ("load", "router/violation/max", "{:.2f}"),
@@ -179,7 +179,7 @@ def before_and_after(rows: Sequence[Row]) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     for name, before, after in rows:
-        change = "–" if before is None or after is None else f"{after - before:+.3f}"
+        change = "–" if before is None or after is None else f"{after - before:+z.3f}"
         table.add_row(_plain(name), *("–" if value is None else f"{value:.3f}" for value in (before, after)), change)
     return table
 
@@ -236,7 +236,7 @@ def _left(step: int, num_steps: int, eta_s: float) -> str:
 
 def _named(values: Values, prefixes: tuple[str, ...]) -> list[str]:
     found = [(n.rpartition("/")[2], v) for n, v in values.items() if n.startswith(prefixes) and v is not None]
-    return [f"{name} {value:.2f}" for name, value in sorted(found)]
+    return [f"{name} {value:z.2f}" for name, value in sorted(found)]
 
 
 def _failures(values: Values) -> list[str]:

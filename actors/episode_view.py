@@ -13,6 +13,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from segue.actors.terminal import visible
+from segue.actors.words import counted
 from segue.model.tokenizer.base import Tokenizer
 from segue.rollout.chat import AssistantCall, AssistantTurn, Chat
 from segue.rollout.trajectory import Int32Array, Outcome, Trajectory, Turn
@@ -150,8 +151,7 @@ def _verdict(trajectory: Trajectory) -> Text:
         for name, value in terms.items():
             totals[name] = totals.get(name, 0.0) + value
     style = "green" if trajectory.outcome is Outcome.success else "red"
-    turns = "1 turn" if len(trajectory.turns) == 1 else f"{len(trajectory.turns)} turns"
-    size = f"{turns}, {trajectory.num_tokens} tokens"
+    size = f"{counted(len(trajectory.turns), 'turn')}, {trajectory.num_tokens} tokens"
     earned = f"reward {trajectory.reward:.2f} ({_terms(totals) or 'nothing earned'})"
     facts = "".join(f"\n  {key} {value}" for key, value in trajectory.info.items())
     return Text.assemble(

@@ -29,10 +29,13 @@ class GroupRecord:
     """None where the group was given up; plain text is no episode."""
     rollout_s: float
     """Seconds between the start and the end of its play."""
+    num_text_tokens: int = 0
+    """Tokens of plain text to be predicted."""
 
 
 def make_record(group: Group, *, number: int, digest: str, rollout_s: float) -> GroupRecord:
     """The record of a group whose file has this digest."""
+    text = [t for t in group.trajectories if t.source is Source.text]
     return GroupRecord(
         number=number,
         task_id=group.task_id,
@@ -43,6 +46,7 @@ def make_record(group: Group, *, number: int, digest: str, rollout_s: float) -> 
         made_by=group.made_by,
         episodes=tuple(map(summarize, (t for t in group.trajectories if t.source is not Source.text))),
         rollout_s=rollout_s,
+        num_text_tokens=sum(t.num_trainable for t in text),
     )
 
 

@@ -35,6 +35,7 @@ from segue.actors.step_metrics import StepClock
 from segue.actors.summary import build_summary, rows_before_and_after
 from segue.actors.supervise import supervised
 from segue.actors.text import check_text, prepare_corpus
+from segue.actors.words import counted
 from segue.conf.placement import devices
 from segue.conf.schema import SegueConfig
 
@@ -98,7 +99,7 @@ def _launch(
     stages.restore(state.get("stages", {}))
     if folder.is_finished(step, stages.num_steps):
         remedy = "" if stages.has_any else f"; raise {kind.value}.steps to go on"
-        text = f"{folder.path} holds a finished run of {step} steps{remedy}"
+        text = f"{folder.path} holds a finished run of {counted(step, 'step')}{remedy}"
         PatientConsole().say(text)
         return
     start_from = None if step else initial_model(config)
@@ -275,21 +276,29 @@ def _tell_results(config: SegueConfig, folder: RunFolder, summary: dict[str, Any
     console = PatientConsole()
     console.print(before_and_after(rows_before_and_after(summary["evaluations"])))
     lines = [
-        f"{summary['steps']} steps, {summary['num_tokens']:,} tokens, {duration(summary['wall_s'])} "
+        f"{counted(summary['steps'], 'step')}, {_told_tokens(summary)}, {duration(summary['wall_s'])} "
         f"({summary['cpu_s']:.0f} CPU seconds), peak {summary['peak_memory_bytes'] / 1e9:.2f} GB",
         f"summary: {folder.summary}",
         f"curves:  {folder.curves}",
         f"model:   {folder.export}",
         *(f"{f'{verb}:':<9}{command}" for verb, command in where_to_look(config, folder)),
     ]
-    if summary["command"] == PhaseKind.pretrain.value:
-        lines.insert(0, _demonstrator_line(summary))
-    for line in lines:
+    for line in [*_told_demonstrator(summary), *lines]:
         console.say(line)
 
 
-def _demonstrator_line(summary: dict[str, Any]) -> str:
-    """How good the one is that was imitated."""
+def _told_tokens(summary: dict[str, Any]) -> str:
+    """`3,627 tokens`, with `of demonstrations and 12,288 of text` where there was any."""
+    text = f" of demonstrations and {summary['num_text_tokens']:,} of text" if summary["num_text_tokens"] else ""
+    return counted(summary["num_tokens"], "token") + text
+
+
+def _told_demonstrator(summary: dict[str, Any]) -> list[str]:
+    """How good the one is that was imitated, on one line; none where nobody was."""
     count = summary["num_episodes"]
+    # all may be text
+    if summary["command"] != PhaseKind.pretrain.value or not count:
+        return []
     held = {"success": summary["outcomes"].get("success", 0), **summary["checks"]}
-    return f"demonstrator, over {count} episodes: " + ", ".join(f"{name} {n / count:.3f}" for name, n in held.items())
+    figures = ", ".join(f"{name} {n / count:.3f}" for name, n in held.items())
+    return [f"demonstrator, over {counted(count, 'episode')}: {figures}"]

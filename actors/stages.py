@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from segue.actors.faults import Fault
+from segue.actors.words import counted
 from segue.conf.schema import SegueConfig, StageConfig
 from segue.learner.corpus import TextSpan
 from segue.learner.curriculum import (
@@ -237,8 +238,9 @@ class Stages:
     def _end_stage(self, step: int, next_task: int) -> list[Fault]:
         """End the present stage where it is time; the next one begins at once."""
         number, begun_at = len(self._begun) - 1, self._begun[-1].begun_at
+        max_steps = self._configs[number].max_steps
         flat = is_flat(self._losses(number), self._config.flat_evals, self._config.flat_slope)
-        if not flat and step < begun_at + self._configs[number].max_steps:
+        if not flat and step < begun_at + max_steps:
             return []
         self._begun[-1] = BegunStage(begun_at=begun_at, ended_at=step, end="flat" if flat else "maximum")
         is_over = number + 1 == len(self._configs)
@@ -252,7 +254,7 @@ class Stages:
         return [
             Fault(
                 who=_WHO,
-                what=f"stage {number + 1} came to its {self._configs[number].max_steps} steps before its held-out loss "
+                what=f"stage {number + 1} came to its {counted(max_steps, 'step')} before its held-out loss "
                 f"was flat ({latest.loss:.4f} nats, {falls}; flat is above {-self._config.flat_slope:.2%})",
                 done="the run ends" if is_over else f"stage {number + 2} begins",
             )

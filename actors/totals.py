@@ -25,6 +25,8 @@ class Totals:
     """Tokens in them, prompts and observations included."""
     num_sampled_tokens: int = 0
     """Of these, written by the policy or the demonstrator."""
+    num_text_tokens: int = 0
+    """Tokens of plain text beside them."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """Outcome to episodes."""
     checks: Counter[str] = field(default_factory=Counter)
@@ -42,6 +44,7 @@ class Totals:
         self.num_episodes += len(episodes)
         self.num_tokens += sum(episode.num_tokens for episode in episodes)
         self.num_sampled_tokens += sum(episode.num_sampled_tokens for episode in episodes)
+        self.num_text_tokens += sum(record.num_text_tokens for record in records)
         self.outcomes.update(episode.outcome.value for episode in episodes)
         for name in check_names(episodes):
             self.checks[name] += sum(episode.info.get(name) is True for episode in episodes)
@@ -53,6 +56,7 @@ class Totals:
             "num_episodes": self.num_episodes,
             "num_tokens": self.num_tokens,
             "num_sampled_tokens": self.num_sampled_tokens,
+            "num_text_tokens": self.num_text_tokens,
             "outcomes": dict(self.outcomes),
             "checks": dict(self.checks),
             "dropped": dict(self.dropped),

@@ -194,6 +194,7 @@ def test_an_imitation_run_in_stages_holds_what_they_say(imitation: Path) -> None
     # text is no episode, and is trained all the same, every token of a span
     counted = [line["metrics"]["learner/tokens/counted"] for line in step_lines(imitation)]
     assert all(count > sum(span.length for span in plan.text) for count, plan in zip(counted, plans, strict=True))
+    assert sum(counted) == summary["num_sampled_tokens"] + summary["num_text_tokens"]
     assert (imitation / "recall.png").is_file()
 
 

@@ -36,6 +36,12 @@ def test_a_step_is_one_line_of_what_is_there() -> None:
     assert step_line(12, 100, STEP, command="train") == STEP_TEXT
 
 
+def test_a_zero_has_no_minus() -> None:
+    values = {**STEP, "update/loss/total": -1e-9, "batch/reward/mean": -0.001}
+    text = step_line(12, 100, values, command="train")
+    assert "  reward 0.00  " in text.replace(" (", "  (") and "  loss 0.0000  " in text
+
+
 def test_a_step_of_imitation_says_whose_success_it_is() -> None:
     expected = STEP_TEXT.replace("success 0.50", "demonstrator success 0.50", 1)
     assert step_line(12, 100, STEP, command="pretrain") == expected

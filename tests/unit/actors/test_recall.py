@@ -76,7 +76,9 @@ def held_out(config: SegueConfig, folder: Path, **changes: Any) -> HeldOutReques
 
 def test_an_actor_makes_what_a_plan_and_a_measurement_ask_for(tmp_path: Path) -> None:
     config = make_run(tmp_path)
-    plan = StepPlan(demonstrations=(256, 384), text=(TextSpan(30, 60),))
+    span = TextSpan(30, 256)
+    plan = StepPlan(demonstrations=(256, 384), text=(span,))
+    pieces = open_corpus(config, tmp_path / "text").pieces(span)
     task = Task(number=3, task_id="demonstration-0000003", seed=9, incarnation=0, plan=plan)
 
     async def play() -> tuple[Group, HeldOutGroup, str]:
@@ -85,6 +87,7 @@ def test_an_actor_makes_what_a_plan_and_a_measurement_ask_for(tmp_path: Path) ->
         try:
             record = await actor.demonstrate(task)
             # plain text is no episode
+            assert record.num_text_tokens == sum(len(piece) - 1 for piece in pieces) > 200
             assert len(record.episodes) == 2 and all(episode.is_success for episode in record.episodes)
             kept = await actor.keep_demonstrations(held_out(config, tmp_path))
             actor._agent.config.max_turns = 1
@@ -99,7 +102,6 @@ def test_an_actor_makes_what_a_plan_and_a_measurement_ask_for(tmp_path: Path) ->
     assert [t.info["num_pages"] for t in shown] == [2, 3]
     limit = config.eval.seed_start
     assert [t.seed for t in shown] == [member_seed(task, index, limit) for index in range(2)]
-    pieces = open_corpus(config, tmp_path / "text").pieces(TextSpan(30, 60))
     assert [t.token_ids.tolist() for t in text] == [piece.tolist() for piece in pieces]
     assert {t.source for t in text} == {Source.text}
 

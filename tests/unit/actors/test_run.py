@@ -10,7 +10,7 @@ from segue.actors.errors import RunError
 from segue.actors.faults import FaultLog
 from segue.actors.learner_ranks import LearnerRanks
 from segue.actors.recorder import Recorder
-from segue.actors.run import _start_learner, _write_end
+from segue.actors.run import _start_learner, _told_demonstrator, _told_tokens, _write_end
 from segue.conf.placement import placed
 from segue.conf.schema import OptimizerConfig, SegueConfig
 
@@ -34,6 +34,19 @@ def test_a_learner_that_is_sent_to_nodes_that_are_gone_as_it_starts_is_not_lost(
     learners = LearnerRanks(fleet, placed(SegueConfig(), 0), OptimizerConfig())  # type: ignore[arg-type]
     _start_learner(learners, None, FaultLog(said.append), max_losses=0)
     assert len(said) >= 1 and fleet.misplaced_starts == 0
+
+
+def test_a_demonstrator_is_told_of_where_there_was_one() -> None:
+    summary = {"command": "pretrain", "num_episodes": 4, "outcomes": {"success": 3}, "checks": {"query_correct": 4}}
+    assert _told_demonstrator(summary) == ["demonstrator, over 4 episodes: success 0.750, query_correct 1.000"]
+    assert _told_demonstrator({**summary, "num_episodes": 0, "outcomes": {}, "checks": {}}) == []
+    assert _told_demonstrator({**summary, "command": "train"}) == []
+
+
+def test_tokens_of_text_are_told_beside_those_of_demonstrations() -> None:
+    assert _told_tokens({"num_tokens": 3627, "num_text_tokens": 0}) == "3,627 tokens"
+    told = _told_tokens({"num_tokens": 3627, "num_text_tokens": 12288})
+    assert told == "3,627 tokens of demonstrations and 12,288 of text"
 
 
 def test_a_summary_that_cannot_be_written_hides_no_error_and_is_one_where_there_was_none(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def make_record(episodes: tuple[Episode, ...]) -> GroupRecord:
         made_by="rollout-0",
         episodes=episodes,
         rollout_s=0.0,
+        num_text_tokens=7,
     )
 
 
@@ -72,4 +73,4 @@ def test_totals_go_through_a_checkpoint_and_add_the_launches_costs() -> None:
     assert (later["wall_s"], later["cpu_s"], later["peak_memory_bytes"]) == (35.0, 11.0, 7)
     assert later["outcomes"] == {"success": 2, "failure": 2} and later["checks"] == {"query_correct": 2}
     assert (later["num_groups"], later["num_episodes"]) == (2, 4)
-    assert (later["num_tokens"], later["num_sampled_tokens"]) == (400, 160)
+    assert (later["num_tokens"], later["num_sampled_tokens"], later["num_text_tokens"]) == (400, 160, 14)
