@@ -516,7 +516,9 @@ class Controller:
             evaluation = play_held_out(self._pool, self._config, mode, keep_as=keep_as, show=self._view.set_status)
             values = evaluation_metrics(mode.name, evaluation, time.monotonic() - start)
             self._recorder.write("eval", self.step, values)
-            heed_evaluation(mode.name, evaluation, self._faults.note, has_trained=self.step > 0)
+            # imitation may teach what its policy lacks, such as to judge itself
+            may_end = self.step == 0 and self._phase.kind is not PhaseKind.pretrain
+            heed_evaluation(mode.name, evaluation, self._faults.note, may_end=may_end)
             results[mode.name] = evaluation.to_json()
         self._view.set_status("training")
         return results

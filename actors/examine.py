@@ -70,7 +70,7 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
                 pool, config, mode, keep_as=folder.trajectories / mode.name, show=view.set_status
             )
             recorder.write("eval", 0, evaluation_metrics(mode.name, evaluation, time.monotonic() - begun))
-            heed_evaluation(mode.name, evaluation, faults.note, has_trained=False)
+            heed_evaluation(mode.name, evaluation, faults.note, may_end=True)
             results[mode.name] = evaluation.to_json()
         recorder.close("finished")
         usage = meter.read()

@@ -43,19 +43,19 @@ class FailureWatch:
             )
 
 
-def heed_evaluation(mode: str, evaluation: Evaluation, note: Callable[[Fault], None], *, has_trained: bool) -> None:
+def heed_evaluation(mode: str, evaluation: Evaluation, note: Callable[[Fault], None], *, may_end: bool) -> None:
     """Tell of an evaluation's episodes that did not come to an end of their own.
 
     Args:
         mode: how they were played.
-        has_trained: there are weights that a run must not end without having kept.
+        may_end: it is the first, and what follows is played in the same way.
     Raises:
-        RunError: it is the first evaluation, and none of them did.
+        RunError: it may end the run, and none of them did.
     """
     if not evaluation.num_breakdowns:
         return
     total = sum(evaluation.outcomes.values())
-    if evaluation.num_breakdowns == total and mode == SAMPLED_MODE and not has_trained:
+    if evaluation.num_breakdowns == total and mode == SAMPLED_MODE and may_end:
         raise RunError(
             f"no episode of the first evaluation ({mode}, {total} episodes) came to an end of its own; the first: "
             f"{evaluation.first_cause}"

@@ -270,7 +270,7 @@ class RolloutPool:
                 seat.num_losses = self._num_given_up = 0
 
     def _tell_failed_terms(self, first_failures: dict[str, str]) -> None:
-        for name in first_failures.keys() - self._failed_terms:
+        for name in sorted(first_failures.keys() - self._failed_terms):
             self._failed_terms.add(name)
             who = f"reward term {name}"
             self._note(

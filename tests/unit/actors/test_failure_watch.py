@@ -41,8 +41,8 @@ BROKEN = [make_episode(outcome=outcome, info={"cause": f"cause {n}"}) for n, out
 
 def test_an_evaluation_tells_of_episodes_that_broke_down_and_names_the_first_cause() -> None:
     faults: list[Fault] = []
-    heed_evaluation("sampled", evaluate([make_episode(), *BROKEN]), faults.append, has_trained=False)
-    heed_evaluation("sampled", evaluate([make_episode(outcome=Outcome.malformed)]), faults.append, has_trained=False)
+    heed_evaluation("sampled", evaluate([make_episode(), *BROKEN]), faults.append, may_end=True)
+    heed_evaluation("sampled", evaluate([make_episode(outcome=Outcome.malformed)]), faults.append, may_end=True)
     assert [(fault.who, fault.what) for fault in faults] == [
         ("evaluation (sampled)", "2 of 3 episodes did not come to an end of their own; the first: cause 0")
     ]
@@ -51,8 +51,8 @@ def test_an_evaluation_tells_of_episodes_that_broke_down_and_names_the_first_cau
 def test_a_first_evaluation_of_breakdowns_alone_ends_the_run_and_a_later_one_is_told() -> None:
     faults: list[Fault] = []
     with pytest.raises(RunError, match=r"\(sampled, 2 episodes\) came to an end of its own; the first: cause 0$"):
-        heed_evaluation("sampled", evaluate(BROKEN), faults.append, has_trained=False)
+        heed_evaluation("sampled", evaluate(BROKEN), faults.append, may_end=True)
     # what was trained is kept; one call, tried greedily again and again, may be what breaks an environment
-    heed_evaluation("sampled", evaluate(BROKEN), faults.append, has_trained=True)
-    heed_evaluation("greedy", evaluate(BROKEN), faults.append, has_trained=False)
+    heed_evaluation("sampled", evaluate(BROKEN), faults.append, may_end=False)
+    heed_evaluation("greedy", evaluate(BROKEN), faults.append, may_end=True)
     assert [fault.who for fault in faults] == ["evaluation (sampled)", "evaluation (greedy)"]
