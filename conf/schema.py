@@ -95,6 +95,10 @@ class Skill(Enum):
     fallible = "fallible"
 
 
+OWN_ENV_IDS = ("sql", "python", "archive", "craft")
+"""Ids of environments that are built without gymnasium's registry."""
+
+
 @dataclass(kw_only=True, slots=True)
 class EnvConfig:
     """The environment and the processes that run it."""

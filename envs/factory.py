@@ -8,7 +8,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.error import UnregisteredEnv
 
-from segue.conf.schema import EnvConfig
+from segue.conf.schema import OWN_ENV_IDS, EnvConfig
 from segue.envs.adapter import GymToolEnv
 from segue.envs.archive.env import ArchiveEnv
 from segue.envs.craft.env import CraftEnv
@@ -24,11 +24,7 @@ from segue.envs.sql.query import QueryLimits
 from segue.envs.tool_env import ToolEnv
 from segue.envs.user_module import import_user_module, is_module_name
 
-SQL_ID = "sql"
-PYTHON_ID = "python"
-ARCHIVE_ID = "archive"
-CRAFT_ID = "craft"
-_OWN_IDS = (SQL_ID, PYTHON_ID, ARCHIVE_ID, CRAFT_ID)
+SQL_ID, PYTHON_ID, ARCHIVE_ID, CRAFT_ID = OWN_ENV_IDS
 
 
 class EnvFactory:
@@ -183,7 +179,7 @@ def _remedy(env_id: str) -> str:
     """What to do about an id that nothing has registered."""
     module, _, name = env_id.rpartition(":")
     # a version in common makes short ids alike
-    close = difflib.get_close_matches(name, [*_OWN_IDS, *gymnasium.registry], n=1, cutoff=0.75)
+    close = difflib.get_close_matches(name, [*OWN_ENV_IDS, *gymnasium.registry], n=1, cutoff=0.75)
     nearest = f"; nearest: {close[0]}" if close else ""
     if module:
         return f"; importing {module} does not register it{nearest}"

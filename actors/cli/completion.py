@@ -18,6 +18,7 @@ from argcomplete.completers import FilesCompleter
 
 from segue.conf.groups import GROUPS, group_options
 from segue.conf.keys import known_keys, leaf_type
+from segue.conf.schema import OWN_ENV_IDS
 
 SHELLS = ("bash", "zsh", "fish")
 _PATHS = ("run.dir", "run.init_from", "tokenizer", "env.import_folder")
@@ -81,7 +82,26 @@ def _choices(key: str, value: str) -> Iterable[str]:
     if key in _PATHS:
         paths: Iterable[str] = FilesCompleter()(value)
         return paths
-    return [word for kind in _alternatives(leaf_type(key)) for word in _words(kind)]
+    if key == "env.id":
+        return _env_ids()
+    kind = leaf_type(key)
+    if typing.get_origin(kind) is list:
+        (element,) = typing.get_args(kind)
+        return _lists(_words(element), value)
+    return [word for alternative in _alternatives(kind) for word in _words(alternative)]
+
+
+def _env_ids() -> list[str]:
+    # a third of a second, for this key alone
+    import gymnasium
+
+    return [*OWN_ENV_IDS, *gymnasium.registry]
+
+
+def _lists(words: list[str], value: str) -> list[str]:
+    """What is there of a list, such as `[a,`, with each word that is not yet in it."""
+    given = value.removeprefix("[").split(",")[:-1]
+    return [f"[{','.join([*given, word])}]" for word in words if word not in given]
 
 
 def _alternatives(kind: object) -> tuple[object, ...]:

@@ -45,6 +45,9 @@ def ask(line: str, folder: Path, *options: str) -> tuple[list[str], str]:
         ("segue train train.on_exceed=", ["train.on_exceed=mask", "train.on_exceed=drop"]),
         ("segue eval run.console=f", ["run.console=false"]),
         ("segue train algorithm=", [f"algorithm={name}" for name in group_options("algorithm")]),
+        ("segue train run.loggers=", [f"run.loggers=[{name}]" for name in ("tensorboard", "wandb", "mlflow")]),
+        ("segue train run.loggers=[wandb,m", ["run.loggers=[wandb,mlflow]"]),
+        ("segue check-env env.id=CartP", ["env.id=CartPole-v0", "env.id=CartPole-v1"]),
         # what is complete already is no hindrance, wherever it stands
         ("segue train model=tiny --multirun seed=1,2 learner.loss.k", ["learner.loss.kind="]),
         ("segue train seed=1 --mul", ["--multirun"]),
