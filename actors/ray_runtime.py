@@ -256,7 +256,7 @@ def _explain_no_ray(cluster: ClusterConfig, error: Exception) -> str:
         return _token_remedy(joined.group(1))
     if isinstance(error, AuthenticationError):
         return _token_remedy(str(cluster.address))
-    first_line = next(iter(str(error).strip().splitlines()), "no reason given")
+    first_line = next(iter(str(error).strip().splitlines()), "no reason given").rstrip(".")
     logs = ray_folder() / "session_latest" / "logs"
     remedy = f"free memory, disk or processes, then run the command again; Ray's own words are in {logs}"
     if cluster.address is not None:

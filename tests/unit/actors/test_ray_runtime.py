@@ -28,7 +28,7 @@ def test_a_place_is_on_one_node(demand: dict[str, float], free: list[dict[str, f
 
 
 def test_a_ray_that_did_not_start_is_told_with_its_first_line_and_the_folder_of_its_logs() -> None:
-    told = _explain_no_ray(ClusterConfig(), RuntimeError("no room\nand more"))
+    told = _explain_no_ray(ClusterConfig(), RuntimeError("no room.\nand more"))
     assert told == (
         "Ray did not start: RuntimeError: no room; free memory, disk or processes, then run the command again; "
         f"Ray's own words are in {ray_folder()}/session_latest/logs"
