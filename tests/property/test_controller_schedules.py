@@ -26,7 +26,7 @@ def numbers(group_ids: list[str]) -> list[int]:
     return [int(group_id.removeprefix("train-").partition(".")[0]) for group_id in group_ids]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10**6),
     max_staleness=st.integers(0, 3),
@@ -114,7 +114,7 @@ def test_at_bound_1_the_next_groups_are_in_flight_while_the_learner_works(tmp_pa
     assert max(age for step in run.fleet.trained for age in step.ages) == 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), max_staleness=st.integers(0, 2), stops=st.lists(st.integers(1, 4), max_size=3))
 def test_an_interrupted_run_goes_on_with_nothing_lost_and_nothing_twice(
     seed: int, max_staleness: int, stops: list[int]
@@ -184,7 +184,7 @@ def dropped_numbers(run: Launch) -> set[int]:
     return {entry["record"]["number"] for entry in entries if entry["dropped"] is not None}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), max_staleness=st.integers(0, 2), stop=st.integers(1, 5))
 def test_a_killed_run_undoes_steps_after_its_checkpoint_and_trains_no_token_of_theirs(
     seed: int, max_staleness: int, stop: int
@@ -221,7 +221,7 @@ def test_endless_failure_stops_the_run_and_names_the_most_common_cause(tmp_path:
     assert len(run.fleet.trained) == (2 if outcome is Outcome.environment_error else 0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10**6),
     max_staleness=st.integers(0, 4),
@@ -264,7 +264,7 @@ def test_group_files_are_deleted_once_the_kept_checkpoints_contain_their_use(tmp
     assert kept == [12, 13, 14, 15, 16, 17]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 10**6),
     max_staleness=st.integers(0, 2),

@@ -108,7 +108,7 @@ def same(first: Any, second: Any) -> bool:
     return (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(space=ACTIONS, seed=SEEDS)
 def test_an_action_comes_back_from_its_arguments_as_it_was(space: Any, seed: int) -> None:
     assert find_unsupported_action(space) is None
@@ -124,7 +124,7 @@ def test_an_action_comes_back_from_its_arguments_as_it_was(space: Any, seed: int
         assert same(action, back)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(space=ACTIONS, seed=SEEDS)
 def test_a_schema_is_a_json_schema_that_takes_every_sample(space: Any, seed: int) -> None:
     form = ActionForm(space, None)
@@ -134,7 +134,7 @@ def test_a_schema_is_a_json_schema_that_takes_every_sample(space: Any, seed: int
     Draft202012Validator(schema).validate(form.sample(seed))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(space=ACTIONS, seed=SEEDS)
 def test_samples_follow_from_their_seed_and_leave_the_environments_generator_alone(space: Any, seed: int) -> None:
     form = ActionForm(space, None)
@@ -145,7 +145,7 @@ def test_samples_follow_from_their_seed_and_leave_the_environments_generator_alo
     assert same(space.sample(), twin.sample())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(space=OBSERVATIONS, seed=SEEDS, max_chars=st.sampled_from((1, 50, 2000)))
 def test_every_observation_becomes_text_of_one_form(space: Any, seed: int, max_chars: int) -> None:
     assert find_unsupported_observation(space) is None

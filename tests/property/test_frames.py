@@ -18,7 +18,7 @@ HEADERS = st.dictionaries(st.text().filter(lambda key: key != "attachments"), JS
 FRAMES = st.builds(Frame, HEADERS, st.lists(st.binary(max_size=50), max_size=3).map(tuple))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(FRAMES, max_size=4))
 def test_frames_come_back_as_they_were_sent(frames: list[Frame]) -> None:
     data = b"".join(encode_frame(frame.header, frame.attachments) for frame in frames)
@@ -35,7 +35,7 @@ def test_frames_come_back_as_they_were_sent(frames: list[Frame]) -> None:
     assert asyncio.run(read_all()) == frames
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(FRAMES, st.data())
 def test_a_cut_frame_is_refused(frame: Frame, data: st.DataObject) -> None:
     encoded = encode_frame(frame.header, frame.attachments)
@@ -44,7 +44,7 @@ def test_a_cut_frame_is_refused(frame: Frame, data: st.DataObject) -> None:
         read_frame(io.BytesIO(encoded[:size]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
     stream = io.BytesIO(data)

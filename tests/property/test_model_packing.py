@@ -18,7 +18,7 @@ MODEL = make_model(CONFIG)
 lengths = st.lists(st.integers(1, 70), min_size=1, max_size=4)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(lengths=lengths, data=st.data())
 def test_cut_and_packed_equals_alone(lengths: list[int], data: st.DataObject) -> None:
     """Each sequence is cut at random places (empty pieces included); pieces of the same number are packed together."""
@@ -40,7 +40,7 @@ def test_cut_and_packed_equals_alone(lengths: list[int], data: st.DataObject) ->
             assert max_error(torch.cat(piece), run_whole(MODEL, [tokens])[0]) < 1e-12
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(
     prompt=st.integers(1, 40), page_size=st.integers(1, 9), tails=st.lists(st.integers(0, 9), min_size=2, max_size=3)
 )

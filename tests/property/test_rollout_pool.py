@@ -167,7 +167,7 @@ def submit(pool: RolloutPool, fleet: PendingFleet, number: int) -> Job:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), num_actors=st.integers(1, 4), loss_rate=st.sampled_from((0.0, 0.2, 0.5)))
 def test_every_job_is_answered_once_and_none_that_was_called_off(seed: int, num_actors: int, loss_rate: float) -> None:
     rng = random.Random(seed)
@@ -251,7 +251,7 @@ def test_losses_in_a_row_end_the_run_and_finished_work_ends_a_row() -> None:
         pool._replace(pool._seats[0], ActorLost("rollout-0 died: chance"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), num_actors=st.integers(1, 4), max_losses=st.integers(1, 3))
 def test_a_job_that_ends_its_actors_is_given_up_and_no_other(seed: int, num_actors: int, max_losses: int) -> None:
     rng = random.Random(seed)

@@ -6,7 +6,7 @@ Not covered here: that gradients do not depend on the schedule (tests/reference/
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.conf.schema import SEGMENT_MULTIPLE
@@ -38,7 +38,6 @@ def segments_of(rank: RankSchedule) -> list[Segment]:
 
 
 @given(plans())
-@settings(deadline=None)
 def test_every_token_is_in_exactly_one_segment(plan):
     arguments, schedule = plan
     covered = Counter(
@@ -52,7 +51,6 @@ def test_every_token_is_in_exactly_one_segment(plan):
 
 
 @given(plans())
-@settings(deadline=None)
 def test_a_trajectory_stays_on_one_rank_in_order_and_once_a_micro_step(plan):
     arguments, schedule = plan
     owners = [i for rank in schedule.ranks for i in rank.trajectories]
@@ -70,7 +68,6 @@ def test_a_trajectory_stays_on_one_rank_in_order_and_once_a_micro_step(plan):
 
 
 @given(plans())
-@settings(deadline=None)
 def test_segments_are_cut_at_multiples_and_only_the_last_is_shorter(plan):
     arguments, schedule = plan
     for rank in schedule.ranks:
@@ -81,7 +78,6 @@ def test_segments_are_cut_at_multiples_and_only_the_last_is_shorter(plan):
 
 
 @given(plans())
-@settings(deadline=None)
 def test_a_micro_step_holds_last_segments_or_none(plan):
     arguments, schedule = plan
     lengths = arguments["lengths"]
@@ -97,7 +93,6 @@ def test_a_micro_step_holds_last_segments_or_none(plan):
 
 
 @given(plans())
-@settings(deadline=None)
 def test_all_ranks_run_the_same_number_of_micro_steps_with_dummies_at_the_end(plan):
     _, schedule = plan
     for kind in ("swept", "last"):
@@ -111,7 +106,6 @@ def test_all_ranks_run_the_same_number_of_micro_steps_with_dummies_at_the_end(pl
 
 
 @given(plans())
-@settings(deadline=None)
 def test_no_micro_step_exceeds_the_token_budget(plan):
     arguments, schedule = plan
     for rank in schedule.ranks:
@@ -120,7 +114,6 @@ def test_no_micro_step_exceeds_the_token_budget(plan):
 
 
 @given(plans(sweep_all=st.just(False)))
-@settings(deadline=None)
 def test_swept_segments_fill_as_few_micro_steps_as_chains_allow(plan):
     arguments, schedule = plan
     per_step = arguments["micro_step_tokens"] // arguments["segment_tokens"]
@@ -133,7 +126,6 @@ def test_swept_segments_fill_as_few_micro_steps_as_chains_allow(plan):
 
 
 @given(plans())
-@settings(deadline=None)
 def test_rank_costs_differ_by_at_most_the_dearest_trajectory(plan):
     arguments, schedule = plan
 
@@ -147,7 +139,6 @@ def test_rank_costs_differ_by_at_most_the_dearest_trajectory(plan):
 
 
 @given(plans())
-@settings(deadline=None)
 def test_the_plan_is_a_function_of_its_arguments(plan):
     arguments, schedule = plan
     assert SegmentSchedule.build(**arguments) == schedule

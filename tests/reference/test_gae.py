@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.learner.critic import whitened
@@ -31,7 +31,6 @@ def test_generalised_advantages_equal_the_hand_worked_examples(end_value, expect
     assert found.tolist() == expected
 
 
-@settings(deadline=None)
 @given(courses, numbers, unit, unit)
 def test_generalised_advantages_equal_the_mean_of_lookaheads(course, end_value, discount, decay):
     # eq. 16's first form: of all lookaheads by n decisions, weighted (1 - λ) λ^(n - 1), the last with what is left
@@ -53,7 +52,6 @@ def test_generalised_advantages_equal_the_mean_of_lookaheads(course, end_value, 
         assert found[k] == pytest.approx(float(expected), abs=1e-9)
 
 
-@settings(deadline=None)
 @given(courses, unit)
 def test_what_a_critic_should_have_said_is_the_return_when_only_rewards_are_trusted(course, discount):
     rewards, values = [float(r) for r, _ in course], np.array([float(v) for _, v in course])
@@ -90,7 +88,6 @@ def test_whitened_advantages_equal_the_hand_worked_example():
     assert found.tolist() == pytest.approx([1.508, 0.302, -0.905], abs=5e-4)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-30, 30), st.integers(1, 5)), min_size=1, max_size=12), st.integers(0, 12))
 def test_whitened_advantages_weigh_nothing_and_one_and_know_of_other_ranks(pairs, border):
     advantages = torch.tensor([a / 10 for a, _ in pairs]).double()

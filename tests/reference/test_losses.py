@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.conf.schema import NormalisationKind
@@ -203,7 +203,6 @@ def columns(trajectories, first=0):
 
 @every_loss
 @given(batch=trajectories)
-@settings(deadline=None)
 def test_a_loss_and_its_gradient_equal_the_plain_formula(name, batch):
     loss, plain = LOSSES[name]
     policy, *rest, trajectory = columns(batch)
@@ -218,7 +217,6 @@ def test_a_loss_and_its_gradient_equal_the_plain_formula(name, batch):
 
 @every_loss
 @given(first=trajectories, second=trajectories)
-@settings(deadline=None)
 def test_the_loss_of_two_sets_of_trajectories_is_the_sum_of_their_losses(name, first, second):
     loss = LOSSES[name][0]
     apart = sum(evaluate(loss, *columns(part))[0] for part in (first, second))
@@ -325,7 +323,6 @@ def test_one_far_token_is_clipped_alone_by_tokens_and_forgiven_by_the_sequence()
 
 
 @given(batch=trajectories)
-@settings(deadline=None)
 def test_a_sequence_of_one_token_is_clipped_as_a_token(batch):
     policy, behaviour, advantage, weight, _ = columns(batch)
     by_token = by_tokens(clipped_ratio_loss, clip_low=0.05, clip_high=0.1, dual_clip=None)

@@ -231,7 +231,7 @@ def test_two_actors_do_twice_as_much_where_rollout_is_what_takes_long() -> None:
     assert one == pytest.approx(8 * 1.3, rel=1e-3) and two == pytest.approx(4 * 1.3, rel=1e-3)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     staleness=st.integers(0, 3), uses=st.integers(1, 2), groups=st.integers(1, 4), size=st.integers(2, 4),
     actors=st.integers(1, 3), seats=st.integers(4, 9), workers=st.integers(1, 6), tail=st.floats(1, 50),
