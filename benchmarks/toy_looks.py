@@ -195,7 +195,7 @@ def to_trajectory(episode: Episode, outcome: Outcome, source: Source = Source.po
 
 
 def demonstrate(task: Task, rng: np.random.Generator, *, skill: float, fewest: int) -> Episode:
-    """Somebody who looks `fewest` to six times more than he must, and knows the sign with probability `skill`."""
+    """Somebody who takes `fewest` to six looks more than he must, and knows the sign with probability `skill`."""
     num_looks = max(NUM_LOOKS[class_of(task.seed)] + int(rng.integers(fewest, 7)), 0)
     answer = sign_of(task.seed) if rng.random() < skill else str(rng.choice(SIGNS))
     looks = [word for k in range(num_looks) for word in ("look", shown(task.seed, k + 1))]
