@@ -84,3 +84,14 @@ def test_every_loss_and_advantage_trains_on_a_group_again() -> None:
     again = "train.max_staleness=1 train.max_uses=2"
     kinds = [*LOSSES.values(), *ADVANTAGES.values()]
     assert [kind for kind in kinds if not is_allowed(f"{again} {kind}")] == []
+
+
+def test_whole_trajectories_ratio_has_one_advantage_and_all_else_goes_together() -> None:
+    refused = {
+        (loss, advantage)
+        for (loss, advantage), normalisation in itertools.product(
+            itertools.product(LOSSES, ADVANTAGES), NORMALISATIONS.values()
+        )
+        if not is_allowed(f"{LOSSES[loss]} {ADVANTAGES[advantage]} {normalisation}")
+    }
+    assert refused == {("gspo", advantage) for advantage in ("turn_returns", "turn_gae", "token_gae")}

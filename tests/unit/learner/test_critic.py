@@ -16,7 +16,7 @@ from segue.conf.schema import AdvantageConfig, AdvantageKind, CriticConfig, Lear
 from segue.learner.course import make_course, most_places
 from segue.learner.critic import critic_metrics, critic_sums, judge, make_critic_loss
 from segue.learner.measure import join_sums
-from segue.learner.policy_batch import load_policy_batch
+from segue.learner.policy_batch import load_policy_batch, policy_loss
 from segue.learner.selection import select_trajectories
 from segue.learner.staleness import is_fresh
 from segue.rollout.stored_group import StoredGroup, TrajectorySummary
@@ -117,6 +117,21 @@ def test_the_loss_has_the_gradient_of_its_definition(kind, whiten):
     for place, target, num_tokens in learnt:
         slope[place] += COEFFICIENT * num_tokens / len(advantages) * (float(arrays.value[place]) - target)
     assert value.grad.numpy() == pytest.approx(slope, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", [LossKind.masked_ratio, LossKind.ppo_clip, LossKind.cispo])
+def test_every_loss_of_tokens_takes_a_critics_advantages(kind, loss):
+    config = make_config(kind)
+    config.loss.kind = loss
+    batch, arrays = make_step(config)
+    logprob, again = (arrays.logprob.clone().requires_grad_() for _ in range(2))
+    make_critic_loss(batch, config, lambda sums: sums, is_warming_up=False)(arrays._replace(logprob=logprob)).backward()
+    advantages, _ = derive(kind, arrays.value.numpy())
+    given = replace(batch, advantage=torch.from_numpy(advantages))
+    policy_loss(given, config.loss, again, arrays.label_numbers).loss.backward()
+    assert again.grad.any()
+    assert logprob.grad.numpy() == pytest.approx(again.grad.numpy(), rel=1e-4, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
