@@ -160,6 +160,11 @@ class EnvFactory:
             )
 
 
+def known_ids() -> list[str]:
+    """Ours, and what is registered so far."""
+    return [*OWN_ENV_IDS, *gymnasium.registry]
+
+
 def _missing_arguments(config: EnvConfig) -> list[str]:
     """Names of the arguments that an id's constructor needs and nobody gives."""
     spec = gymnasium.registry.get(config.id.rpartition(":")[2])
@@ -179,7 +184,7 @@ def _remedy(env_id: str) -> str:
     """What to do about an id that nothing has registered."""
     module, _, name = env_id.rpartition(":")
     # a version in common makes short ids alike
-    close = difflib.get_close_matches(name, [*OWN_ENV_IDS, *gymnasium.registry], n=1, cutoff=0.75)
+    close = difflib.get_close_matches(name, known_ids(), n=1, cutoff=0.75)
     nearest = f"; nearest: {close[0]}" if close else ""
     if module:
         return f"; importing {module} does not register it{nearest}"

@@ -18,7 +18,6 @@ from argcomplete.completers import FilesCompleter
 
 from segue.conf.groups import GROUPS, group_options
 from segue.conf.keys import known_keys, leaf_type
-from segue.conf.schema import OWN_ENV_IDS
 
 SHELLS = ("bash", "zsh", "fish")
 _PATHS = ("run.dir", "run.init_from", "tokenizer", "env.import_folder")
@@ -83,19 +82,15 @@ def _choices(key: str, value: str) -> Iterable[str]:
         paths: Iterable[str] = FilesCompleter()(value)
         return paths
     if key == "env.id":
-        return _env_ids()
+        # gymnasium takes a third of a second, for this key alone
+        from segue.envs.factory import known_ids
+
+        return known_ids()
     kind = leaf_type(key)
     if typing.get_origin(kind) is list:
         (element,) = typing.get_args(kind)
         return _lists(_words(element), value)
     return [word for alternative in _alternatives(kind) for word in _words(alternative)]
-
-
-def _env_ids() -> list[str]:
-    # a third of a second, for this key alone
-    import gymnasium
-
-    return [*OWN_ENV_IDS, *gymnasium.registry]
 
 
 def _lists(words: list[str], value: str) -> list[str]:
