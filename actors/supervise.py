@@ -259,7 +259,7 @@ class RayFleet:
 
 @contextmanager
 def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]) -> Iterator[RayFleet]:
-    """A fleet, not started, that ends with the block and leaves nothing where that ends well; Ctrl-C ends its next wait."""
+    """A fleet, not started, that ends with the block, leaving nothing after a good end; Ctrl-C ends its next wait."""
     interrupt = Interrupt(say)
     fleet = RayFleet(config, run_folder=run_folder, interrupt=interrupt)
     interrupt.install()
