@@ -1,11 +1,13 @@
 """What parts of the algorithms are worth in a toy (toy_turns.py), three seeds each:
 
-credit:    a critic's advantages of turns, and turn returns, against group means
-staleness: K2.5's masked ratio against PPO's clip where what plays is four learner steps old, and where it is not
-balance:   router biases that move against frozen ones
-reuse:     groups that train twice against groups that train once, at as many played groups
+credit:     a critic's advantages of turns, and turn returns, against group means
+advantages: the other advantages against group means
+staleness:  K2.5's masked ratio against PPO's clip where what plays is four learner steps old, and where it is not
+losses:     every loss where what plays is four learner steps old
+balance:    router biases that move against frozen ones
+reuse:      groups that train twice against groups that train once, at as many played groups
 
-python benchmarks/bench_algorithms.py                     # twenty minutes on one core; writes the report
+python benchmarks/bench_algorithms.py                     # forty minutes on one core; writes the report
 python benchmarks/bench_algorithms.py --only reuse        # the report of these questions alone, which is named for them
 python benchmarks/bench_algorithms.py --only balance --no-report
 """
@@ -16,20 +18,32 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from report import Row, refuse_changes, write_report
+from report import Row, refuse_changes, topic_of, write_report
 from toy_turns import Setting, learn
 
-from segue.conf.schema import AdvantageConfig, AdvantageKind, LossConfig, LossKind
+from segue.conf.schema import AdvantageConfig, AdvantageKind, GspoConfig, LossConfig, LossKind
 
 _MEAN = AdvantageConfig(kind=AdvantageKind.group_mean)
 _CLIP, _MASK = LossConfig(kind=LossKind.ppo_clip), LossConfig(kind=LossKind.masked_ratio)
 # off policy the rate decides how far ratios drift
 _FAST = 4e-3
+_LOSSES = {
+    "masked_ratio": _MASK,
+    "ppo_clip": _CLIP,
+    "cispo": LossConfig(kind=LossKind.cispo),
+    # bounds of a mean over twelve tokens, and not over thousands
+    "gspo": LossConfig(kind=LossKind.gspo, gspo=GspoConfig(clip_low=0.05, clip_high=0.05)),
+    "reinforce": LossConfig(kind=LossKind.reinforce),
+}
+_ADVANTAGES = ("group_mean", "grpo", "rloo", "reinforce_pp", "token_gae")
 QUESTIONS: Mapping[str, Mapping[str, Setting]] = {
     "credit": {
         "group_mean": Setting(advantage=_MEAN, loss=_CLIP),
         "turn_returns": Setting(advantage=AdvantageConfig(kind=AdvantageKind.turn_returns), loss=_CLIP),
         "turn_gae": Setting(advantage=AdvantageConfig(kind=AdvantageKind.turn_gae), loss=_CLIP),
+    },
+    "advantages": {
+        name: Setting(advantage=AdvantageConfig(kind=AdvantageKind(name)), loss=_CLIP) for name in _ADVANTAGES
     },
     "staleness": {
         "ppo_clip, 0 steps": Setting(advantage=_MEAN, loss=_CLIP, lr=_FAST),
@@ -37,6 +51,7 @@ QUESTIONS: Mapping[str, Mapping[str, Setting]] = {
         "ppo_clip, 4 steps": Setting(advantage=_MEAN, loss=_CLIP, lr=_FAST, age=4),
         "masked_ratio, 4 steps": Setting(advantage=_MEAN, loss=_MASK, lr=_FAST, age=4),
     },
+    "losses": {name: Setting(advantage=_MEAN, loss=loss, lr=_FAST, age=4) for name, loss in _LOSSES.items()},
     "balance": {
         "frozen": Setting(advantage=_MEAN, loss=_MASK),
         "live": Setting(advantage=_MEAN, loss=_MASK, is_balanced=True),
@@ -89,8 +104,7 @@ def main() -> None:
         for row in rows:
             print(f"{row.name:64} {row.value:8.3f}")
     else:
-        topic = "_".join(["algorithms", *(args.only if args.only != list(QUESTIONS) else ())])
-        print(write_report(topic, rows))
+        print(write_report(topic_of("algorithms", args.only, QUESTIONS), rows))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What budgets of effort and a judge are worth in a toy (toy_looks.py, toy_judge.py), three seeds each:
+"""What budgets of effort, a judge and normalisations do in a toy (toy_looks.py, toy_judge.py), three seeds each:
 
-effort: episodes beyond their budget of sampled tokens earn -1, against a right answer's 1 alone
-judge:  what another model says of an episode is all that is earned, against the truth
+effort:        episodes beyond their budget of sampled tokens earn -1, against a right answer's 1 alone
+judge:         what another model says of an episode is all that is earned, against the truth
+normalisation: what a token weighs, where episodes are of many lengths
 
-python benchmarks/bench_rewards.py               # a few minutes on one core; writes the report
+python benchmarks/bench_rewards.py               # a quarter of an hour on one core; writes the report
+python benchmarks/bench_rewards.py --only effort           # the report of this question alone, which is named for it
 python benchmarks/bench_rewards.py --only effort --no-report
 """
 
@@ -13,19 +15,25 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from report import Row, refuse_changes, write_report
+from report import Row, refuse_changes, topic_of, write_report
 from toy_judge import accuracy, make_judge
 from toy_looks import Setting, learn, warm_start
 
-from segue.conf.schema import EffortConfig
+from segue.conf.schema import EffortConfig, LossConfig, NormalisationKind
 from segue.rollout.rewards.panel import RewardPanel
 
 _BUDGETS = EffortConfig(episodes=64, percentile=0.25, anneal_steps=24)
+# of a step: 16 episodes of about five
+_STEP_TOKENS = 80
 # to shorten there must be what is solved already, to learn from a judge what is not
 _KNOWS, _ERRS = 0.95, 0.5
 QUESTIONS: Mapping[str, Mapping[str, Setting]] = {
     "effort": {"no budgets": Setting(skill=_KNOWS), "budgets": Setting(skill=_KNOWS, effort=_BUDGETS)},
     "judge": {"truth": Setting(skill=_ERRS), "judge": Setting(skill=_ERRS, is_judged=True)},
+    "normalisation": {
+        kind.value: Setting(skill=_ERRS, loss=LossConfig(normalisation=kind, constant_tokens=_STEP_TOKENS))
+        for kind in NormalisationKind
+    },
 }
 WARM_STEPS, JUDGE_STEPS = 60, 160
 
@@ -81,7 +89,7 @@ def main() -> None:
         for row in rows:
             print(f"{row.name:64} {row.value:8.3f}")
     else:
-        print(write_report("rewards", rows))
+        print(write_report(topic_of("rewards", args.only, QUESTIONS), rows))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from toy_learner import ToyLearner, make_config
 from segue.actors.effort import Effort
 from segue.actors.episode import summarize
 from segue.actors.task import Task
-from segue.conf.schema import AdvantageConfig, AdvantageKind, EffortConfig, LearnerConfig
+from segue.conf.schema import AdvantageConfig, AdvantageKind, EffortConfig, LearnerConfig, LossConfig
 from segue.envs.errors import InfrastructureFailure
 from segue.envs.reply import CLASS_KEY
 from segue.model.inputs import PackedInputs
@@ -54,6 +54,7 @@ class Setting:
     skill: float
     """How often the imitated one knows the sign."""
     effort: EffortConfig = field(default_factory=EffortConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
     is_judged: bool = False
     """A judge's score is all that is earned."""
     lr: float = 1e-3
@@ -223,7 +224,8 @@ def learn(setting: Setting, start: SegueModel, seed: int, num_steps: int, panel:
     """
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     model = deepcopy(start)
-    learner = ToyLearner(model, LearnerConfig(advantage=AdvantageConfig(kind=AdvantageKind.group_mean)), lr=setting.lr)
+    config = LearnerConfig(advantage=AdvantageConfig(kind=AdvantageKind.group_mean), loss=setting.loss)
+    learner = ToyLearner(model, config, lr=setting.lr)
     effort = Effort(setting.effort)
     if effort.is_due:
         # apart, so that runs without budgets meet the same tasks
