@@ -59,7 +59,7 @@ def _examine_in(folder: RunFolder, config: SegueConfig, model: Path, arguments: 
         cluster = fleet.config.cluster
         facts["device"] = devices(cluster)["rollout"]
         view.say(f"rollout: {facts['device']}")
-        pool.begin_start(cluster.num_rollout_actors, exported_model=model, needs_weights=False)
+        pool.begin_start(cluster.num_rollout_actors, exported_model=model)
         pool.wait_started()
         folder.begin(config, {**facts, "restored_steps": [0]})
         recorder = Recorder(JsonlSink(folder.metrics), [view])

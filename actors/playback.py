@@ -74,7 +74,7 @@ def _sample(
     with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), say) as fleet:
         pool = RolloutPool(fleet, fleet.config, FaultLog(say).note)
         fleet.start()
-        pool.begin_start(1, exported_model=model, needs_weights=False)
+        pool.begin_start(1, exported_model=model)
         what = f"{len(seeds)} episodes"
         job = pool.submit("sample", request, what=what)
         ((_, trajectories),) = pool.wait_any([job], timeout_s=config.eval.timeout_s, what=what)

@@ -197,10 +197,6 @@ class RolloutActor:
         sampling = self._sampling(request.temperature, training=False, greedy=request.greedy)
         return await self._play_each(replace(self._agent, sampling=sampling), request)
 
-    async def demonstrate_held_out(self, request: EvaluationRequest) -> list[Trajectory]:
-        """Have held-out tasks played by the demonstrator and return the trajectories."""
-        return await self._play_each(self._demonstrator, request)
-
     async def keep_demonstrations(self, request: HeldOutRequest) -> HeldOutGroup:
         """Have held-out tasks demonstrated, and keep them in a file.
 

@@ -95,7 +95,6 @@ class RolloutPool:
         self._results: dict[Job, Any] = {}
         self._called_off: set[Job] = set()
         self._model: Path | None = None
-        self._needs_weights = False
         self._ticket: WeightTicket | None = None
         self._lost_weights: ActorLost | None = None
         self._num_given_up = 0
@@ -108,14 +107,13 @@ class RolloutPool:
         """Actors, those that are just being replaced included."""
         return len(self._seats)
 
-    def begin_start(self, count: int, exported_model: Path | None, *, needs_weights: bool) -> None:
+    def begin_start(self, count: int, exported_model: Path | None) -> None:
         """Start actors; `wait_started` waits for them.
 
         Args:
-            exported_model: folder of weights to play with; None is none.
-            needs_weights: nothing is played before weights are published.
+            exported_model: folder of weights to play with; None plays nothing before weights are published.
         """
-        self._model, self._needs_weights = exported_model, needs_weights
+        self._model = exported_model
         for index in range(count):
             name = rollout_name(index)
             self._seats.append(_Seat(name=name, member=self._fleet.spawn_rollout(name)))
@@ -303,7 +301,7 @@ class RolloutPool:
         seat.deadline = time.monotonic() + self._cluster.start_timeout_s
 
     def _is_ready(self, seat: _Seat) -> bool:
-        has_weights = seat.ticket is not None or not self._needs_weights
+        has_weights = seat.ticket is not None or self._model is not None
         return seat.is_started and seat.starting is None and has_weights
 
     def _deal_out(self) -> None:

@@ -123,7 +123,7 @@ def _launch(
         pool = RolloutPool(fleet, settled, faults.note)
         learners = LearnerRanks(fleet, settled, phase.optimizer)
         fleet.start()
-        pool.begin_start(settled.cluster.num_rollout_actors, exported_model=None, needs_weights=True)
+        pool.begin_start(settled.cluster.num_rollout_actors, exported_model=None)
         _start_learner(learners, start_from, faults, max_losses=config.cluster.max_losses)
         pool.wait_started()
         # one that did not start may be started with other values

@@ -91,7 +91,7 @@ def launch(
     faults = FaultLog(view.say)
     pool = RolloutPool(fakes, config, faults.note)  # type: ignore[arg-type]
     learners = LearnerRanks(fakes, config, config.learner.optimizer)  # type: ignore[arg-type]
-    pool.begin_start(num_rollout, exported_model=None, needs_weights=True)
+    pool.begin_start(num_rollout, exported_model=None)
     learners.start(None)
     pool.wait_started()
     lineage = Lineage.of_launches(folder.read_launches())

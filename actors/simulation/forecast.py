@@ -173,7 +173,7 @@ def _controller(config: SegueConfig, fleet: SimulatedFleet, folder: RunFolder, r
     faults = FaultLog(view.say)
     pool = RolloutPool(fleet, config, faults.note)
     learners = LearnerRanks(fleet, config, config.learner.optimizer)
-    pool.begin_start(config.cluster.num_rollout_actors, exported_model=None, needs_weights=True)
+    pool.begin_start(config.cluster.num_rollout_actors, exported_model=None)
     learners.start(None)
     pool.wait_started()
     phase = make_phase(config, PhaseKind.train)

@@ -137,7 +137,7 @@ def make_pool(fleet: PendingFleet, count: int, **cluster: Any) -> tuple[RolloutP
     faults: list[Fault] = []
     config = SegueConfig(cluster=ClusterConfig(**{"max_losses": 1000, **cluster}))
     pool = RolloutPool(fleet, config, faults.append)  # type: ignore[arg-type]
-    pool.begin_start(count, exported_model=None, needs_weights=True)
+    pool.begin_start(count, exported_model=None)
     pool.wait_started()
     return pool, faults
 
