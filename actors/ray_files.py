@@ -44,16 +44,18 @@ def ray_folder() -> Path:
 
 
 def delete_session(folder: Path) -> None:
-    """Delete what a session of Ray's has left; none of its processes may be there any more.
+    """Delete what a session of Ray's has left, as far as that can be; its servers may be there no more.
 
     Args:
         folder: of the session.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for link in folder.parent.iterdir():
-        # Ray replaces no link that leads nowhere
-        if link.is_symlink() and folder in (link.readlink(), *link.readlink().parents):
-            link.unlink(missing_ok=True)
+    # another run's Ray may replace a link meanwhile
+    with contextlib.suppress(OSError):
+        for link in folder.parent.iterdir():
+            # Ray replaces no link that leads nowhere
+            if link.is_symlink() and folder in (target := link.readlink(), *target.parents):
+                link.unlink()
 
 
 def _private_folder() -> Path:

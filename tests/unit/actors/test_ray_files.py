@@ -1,6 +1,7 @@
 """Who can read what Ray writes; that Ray takes it up is in tests/e2e/test_security.py."""
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -120,3 +121,6 @@ def test_a_session_is_deleted_with_the_links_into_it_and_no_other(
     (tmp_path / "ray" / "theirs").symlink_to(other)
     delete_session(ours)
     assert sorted(path.name for path in (tmp_path / "ray").iterdir()) == ["session_2", "theirs"]
+    # nor does a folder that somebody has emptied meanwhile undo a run that ended well
+    shutil.rmtree(tmp_path / "ray")
+    delete_session(ours)
