@@ -10,6 +10,7 @@ Runs many episodes, one call at a time, in the order of the requests. Frames (`f
 `inspect` and `try_close` are asked by `checker.py` alone.
 """
 
+import contextlib
 import os
 import socket
 from typing import Any, BinaryIO, cast
@@ -62,9 +63,10 @@ def main(descriptor: int) -> None:
 
 def _work_in(folder: str | None) -> None:
     """Has relative paths mean the same wherever an environment is played: a run's actors work in its own folder."""
-    # a node of a cluster may lack it where nothing is looked for there
-    if folder is not None and os.path.isdir(folder):
-        os.chdir(folder)
+    if folder is not None:
+        # a node of a cluster may lack it where nothing is looked for there
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
 
 
 def _answer(table: EpisodeTable, frame: Frame) -> bytes:
