@@ -16,7 +16,7 @@ from segue.actors.rollout_pool import RolloutPool
 from segue.actors.supervise import supervised
 from segue.conf.schema import SegueConfig
 from segue.envs.client import EnvClient
-from segue.envs.errors import InfrastructureFailure
+from segue.envs.errors import EnvironmentSetupError, InfrastructureFailure
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.agent import Agent
 from segue.rollout.chat import Chat
@@ -111,7 +111,7 @@ async def _demonstrate(config: SegueConfig, seeds: Sequence[int]) -> list[Trajec
     try:
         await environments.start()
         return await asyncio.gather(*map(play, seeds))
-    except InfrastructureFailure as error:
+    except (EnvironmentSetupError, InfrastructureFailure) as error:
         raise RunError(f"the demonstrator could not play: {error}") from error
     finally:
         await environments.stop()

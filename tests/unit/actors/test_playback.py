@@ -1,5 +1,6 @@
-"""An episode as the user reads it."""
+"""An episode as the user reads it, and one that cannot be played."""
 
+import asyncio
 import io
 import re
 import unicodedata
@@ -14,7 +15,12 @@ from rich.console import Console
 from segue.actors.cli.main import _complain
 from segue.actors.console import ConsoleView
 from segue.actors.episode_view import print_totals, print_trajectory, readable
+from segue.actors.errors import RunError
 from segue.actors.patient_console import PatientConsole
+from segue.actors.playback import _demonstrate
+from segue.conf.schema import SegueConfig
+from segue.envs.client import EnvClient
+from segue.envs.errors import EnvironmentSetupError, InfrastructureFailure
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.chat import AssistantCall, AssistantTurn, CallResult, Chat
 from segue.rollout.trajectory import Outcome, Trajectory, Turn
@@ -148,3 +154,16 @@ def test_several_episodes_end_with_what_they_came_to() -> None:
     print_totals(Console(file=file), [solved, make_episode(), solved])
     # (1 + 0.45 + 1) / 3
     assert file.getvalue() == "2 of 3 succeeded, mean reward 0.82\n"
+
+
+@pytest.mark.parametrize("kind", [EnvironmentSetupError, InfrastructureFailure])
+def test_a_demonstrator_whose_workers_do_not_start_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    async def fail(client: EnvClient) -> None:
+        raise kind("its port is taken")
+
+    # what one worker can build, several may not
+    monkeypatch.setattr(EnvClient, "start", fail)
+    with pytest.raises(RunError, match=r"^the demonstrator could not play: its port is taken$"):
+        asyncio.run(_demonstrate(SegueConfig(), [0]))
