@@ -9,7 +9,8 @@ class Fault:
     """One thing that went wrong."""
 
     who: str
-    """A process (`controller`, `ray`, `rollout-0`, `learner`), `task …`, `buffer` for a group's file, `checkpoint`."""
+    """A process (`controller`, `ray`, `rollout-0`, `learner`), `task …`, `reward term …`, `evaluation (…)`, `buffer` of
+    a group's file, `checkpoint`, and the like."""
     what: str
     """What happened to it."""
     done: str
