@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from segue.actors.admission import Admission
@@ -10,6 +11,7 @@ from segue.actors.episode_view import print_totals, print_trajectory
 from segue.actors.errors import RunError
 from segue.actors.faults import FaultLog
 from segue.actors.patient_console import PatientConsole
+from segue.actors.players import demonstrating_engine, make_sampling, play_each
 from segue.actors.preflight import check_before_start, check_environment, trained_model
 from segue.actors.rollout_actor import EvaluationRequest
 from segue.actors.rollout_pool import RolloutPool
@@ -20,11 +22,7 @@ from segue.envs.errors import EnvironmentSetupError, InfrastructureFailure
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.agent import Agent
 from segue.rollout.chat import Chat
-from segue.rollout.demonstration import demonstration_script
-from segue.rollout.engine.base import Sampling
-from segue.rollout.engine.scripted import ScriptedEngine
-from segue.rollout.episode import TaskSpec
-from segue.rollout.trajectory import PolicyVersion, Trajectory
+from segue.rollout.trajectory import Trajectory
 
 _NAME = "rollout"
 
@@ -70,7 +68,7 @@ def _sample(
         keep_as=None,
     )
     # nobody is told where it is, and its processes take seconds to start
-    config.cluster.dashboard = False
+    config = replace(config, cluster=replace(config.cluster, dashboard=False))
     with tempfile.TemporaryDirectory() as folder, supervised(config, Path(folder), say) as fleet:
         pool = RolloutPool(fleet, fleet.config, FaultLog(say).note)
         fleet.start()
@@ -86,31 +84,17 @@ async def _demonstrate(config: SegueConfig, seeds: Sequence[int]) -> list[Trajec
     """Play the demonstrator from here, on env workers: it needs neither a model nor, then, Ray."""
     chat = Chat(load_tokenizer(config.tokenizer))
     environments = EnvClient(config.env, config.env.workers)
-    script = demonstration_script(environments, chat, config.pretrain.skill)
     agent = Agent(
-        engine=ScriptedEngine(script, version=PolicyVersion(0, 0)),
+        engine=demonstrating_engine(environments, chat, config.pretrain.skill),
         chat=chat,
         environments=environments,
         config=config.rollout,
-        sampling=Sampling(
-            temperature=config.eval.temperature,
-            max_new_tokens=config.rollout.max_turn_tokens,
-            stop_ids=chat.stop_ids,
-            seed=config.seed,
-            training=False,
-        ),
+        sampling=make_sampling(config, chat, config.eval.temperature, training=False),
     )
     admission = Admission(config.rollout.max_sessions)
-
-    async def play(seed: int) -> Trajectory:
-        spec = TaskSpec(id=f"{_NAME}-{seed}", seed=seed, options=config.env.eval_options)
-        async with admission.seats(1):
-            group = await agent.run_group(spec, group_id=_NAME, size=1, made_by="demonstrator")
-        return group.trajectories[0]
-
     try:
         await environments.start()
-        return await asyncio.gather(*map(play, seeds))
+        return await play_each(agent, admission, seeds, config.env.eval_options, name=_NAME, made_by="demonstrator")
     except (EnvironmentSetupError, InfrastructureFailure) as error:
         raise RunError(f"the demonstrator could not play: {error}") from error
     finally:

@@ -15,6 +15,7 @@ from segue.actors.admission import Admission
 from segue.actors.episode import Episode, summarize
 from segue.actors.errors import RunError
 from segue.actors.group_record import GroupRecord, count_versions, make_record
+from segue.actors.players import demonstrating_engine, make_sampling, play_each
 from segue.actors.recall import answering_turn_only
 from segue.actors.rollout_stats import RolloutStats
 from segue.actors.run_folder import SESSIONS_NAME, TEXT_NAME
@@ -33,10 +34,7 @@ from segue.model.precision import dtype_of
 from segue.model.tokenizer.load import load_tokenizer
 from segue.rollout.agent import Agent, TaskPrefix
 from segue.rollout.chat import Chat
-from segue.rollout.demonstration import demonstration_script
-from segue.rollout.engine.base import Sampling
 from segue.rollout.engine.native import build_native_engine
-from segue.rollout.engine.scripted import ScriptedEngine
 from segue.rollout.episode import TaskSpec
 from segue.rollout.journal import delete_journals
 from segue.rollout.rewards.build import build_panel
@@ -129,7 +127,7 @@ class RolloutActor:
             chat=self._chat,
             environments=self._environments,
             config=config.rollout,
-            sampling=self._sampling(config.rollout.temperature, training=True),
+            sampling=make_sampling(config, self._chat, config.rollout.temperature, training=True),
             panel=self._panel,
         )
         self._demonstrator = _demonstrator(self._agent, config.pretrain.skill)
@@ -194,7 +192,7 @@ class RolloutActor:
 
     async def sample(self, request: EvaluationRequest) -> list[Trajectory]:
         """Play held-out tasks and return the trajectories."""
-        sampling = self._sampling(request.temperature, training=False, greedy=request.greedy)
+        sampling = make_sampling(self._config, self._chat, request.temperature, training=False, greedy=request.greedy)
         return await self._play_each(replace(self._agent, sampling=sampling), request)
 
     async def keep_demonstrations(self, request: HeldOutRequest) -> HeldOutGroup:
@@ -237,25 +235,19 @@ class RolloutActor:
     def _corpus(self) -> Corpus:
         return open_corpus(self._config, self._text_folder)
 
-    def _sampling(self, temperature: float, *, training: bool, greedy: bool = False) -> Sampling:
-        return Sampling(
-            temperature=temperature,
-            max_new_tokens=self._config.rollout.max_turn_tokens,
-            stop_ids=self._chat.stop_ids,
-            seed=self._config.seed,
-            training=training,
-            greedy=greedy,
+    async def _play_each(self, agent: Agent, request: EvaluationRequest | HeldOutRequest) -> list[Trajectory]:
+        return await play_each(
+            agent,
+            self._admission,
+            request.seeds,
+            request.options,
+            name=request.name,
+            made_by=self._name,
+            note_end=self._note_held_out,
         )
 
-    async def _play_each(self, agent: Agent, request: EvaluationRequest | HeldOutRequest) -> list[Trajectory]:
-        async def play(seed: int) -> Trajectory:
-            spec = TaskSpec(id=f"{request.name}-{seed}", seed=seed, options=request.options)
-            async with self._admission.seats(1):
-                group = await agent.run_group(spec, group_id=request.name, size=1, made_by=self._name)
-            self._num_held_out += 1
-            return group.trajectories[0]
-
-        return await asyncio.gather(*map(play, request.seeds))
+    def _note_held_out(self) -> None:
+        self._num_held_out += 1
 
     async def _save(self, task: Task, group: Group, rollout_s: float) -> GroupRecord:
         path, patience_s = self._groups_folder / file_name(group.group_id), self._config.train.wait_timeout_s
@@ -335,6 +327,5 @@ def _empty_model(config: SegueConfig) -> SegueModel:
 
 
 def _demonstrator(agent: Agent, skill: Skill) -> Agent:
-    script = demonstration_script(agent.environments, agent.chat, skill)
     # what is imitated earns nothing
-    return replace(agent, engine=ScriptedEngine(script, version=PolicyVersion(0, 0)), panel=None)
+    return replace(agent, engine=demonstrating_engine(agent.environments, agent.chat, skill), panel=None)

@@ -45,5 +45,5 @@ def _add(one: _Counters, other: _Counters) -> _Counters:
 
 def _counts(stats: RolloutStats) -> dict[str, Any]:
     """The plain ones."""
-    names = (f.name for f in fields(stats) if f.type in (int, float))
-    return {name: getattr(stats, name) for name in names}
+    values = ((f.name, getattr(stats, f.name)) for f in fields(stats))
+    return {name: value for name, value in values if isinstance(value, (int, float))}
