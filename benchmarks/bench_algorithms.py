@@ -12,13 +12,11 @@ python benchmarks/bench_algorithms.py --only reuse        # the report of these 
 python benchmarks/bench_algorithms.py --only balance --no-report
 """
 
-import argparse
-import time
 from collections.abc import Mapping
 
 import numpy as np
-import torch
-from report import Row, refuse_changes, topic_of, write_report
+from report import Row
+from toy_questions import put_questions
 from toy_turns import Setting, learn
 
 from segue.conf.schema import AdvantageConfig, AdvantageKind, GspoConfig, LossConfig, LossKind
@@ -64,12 +62,10 @@ QUESTIONS: Mapping[str, Mapping[str, Setting]] = {
 }
 
 
-def measure(question: str, name: str, seed: int, num_groups: int) -> list[Row]:
+def measure(label: str, setting: Setting, seed: int, num_groups: int) -> list[Row]:
     """Rows of one run."""
-    start = time.process_time()
-    learnt = learn(QUESTIONS[question][name], seed, num_groups)
+    learnt = learn(setting, seed, num_groups)
     tail = len(learnt.earned) // 6
-    label = f"{question}: {name}, seed {seed}"
     rows = [
         Row(name=f"{label}: earned, all steps", value=float(np.mean(learnt.earned)), unit="share"),
         Row(name=f"{label}: earned, last {tail}", value=float(np.mean(learnt.earned[-tail:])), unit="share"),
@@ -78,34 +74,8 @@ def measure(question: str, name: str, seed: int, num_groups: int) -> list[Row]:
     if learnt.explained:
         explained = float(np.mean(learnt.explained[-tail:]))
         rows.append(Row(name=f"{label}: explained variance, last {tail}", value=explained, unit=""))
-    print(f"{label}: {rows[0].value:.3f}, {time.process_time() - start:.0f} CPU s", flush=True)
     return rows
 
 
-def main() -> None:
-    """Learn, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=240, help="that each run plays (240)")
-    parser.add_argument("--seeds", type=int, default=3, help="of each setting (3)")
-    parser.add_argument("--only", nargs="+", choices=list(QUESTIONS), default=list(QUESTIONS))
-    parser.add_argument("--no-report", action="store_true", help="print the rows and write nothing")
-    args = parser.parse_args()
-    if not args.no_report:
-        refuse_changes()
-    torch.set_num_threads(1)
-    rows = [
-        row
-        for question in args.only
-        for seed in range(args.seeds)
-        for name in QUESTIONS[question]
-        for row in measure(question, name, seed, args.groups)
-    ]
-    if args.no_report:
-        for row in rows:
-            print(f"{row.name:64} {row.value:8.3f}")
-    else:
-        print(write_report(topic_of("algorithms", args.only, QUESTIONS), rows))
-
-
 if __name__ == "__main__":
-    main()
+    put_questions("algorithms", __doc__, QUESTIONS, measure, length=("--groups", 240, "that each run plays"))

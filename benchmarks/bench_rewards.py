@@ -9,15 +9,13 @@ python benchmarks/bench_rewards.py --only effort           # the report of this 
 python benchmarks/bench_rewards.py --only effort --no-report
 """
 
-import argparse
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
-import torch
-from report import Row, refuse_changes, topic_of, write_report
+from report import Row
 from toy_judge import accuracy, make_judge
 from toy_looks import Setting, learn, warm_start
+from toy_questions import put_questions
 
 from segue.conf.schema import EffortConfig, LossConfig, NormalisationKind
 from segue.rollout.rewards.panel import RewardPanel
@@ -38,59 +36,40 @@ QUESTIONS: Mapping[str, Mapping[str, Setting]] = {
 WARM_STEPS, JUDGE_STEPS = 60, 160
 
 
-def measure(question: str, name: str, seed: int, num_steps: int, judge: RewardPanel | None) -> list[Row]:
-    """Rows of one run."""
-    begun = time.process_time()
-    setting = QUESTIONS[question][name]
-    learnt = learn(
-        setting, warm_start(seed, WARM_STEPS, setting.skill), seed, num_steps, judge if setting.is_judged else None
-    )
-    tail = num_steps // 6
-    figures = {
-        "success": (learnt.success, "share"),
-        "sampled": (learnt.num_sampled, "tokens"),
-        "judge is right": (learnt.agreement, "share"),
-    }
-    rows = [
-        Row(name=f"{question}: {name}, seed {seed}: {figure}, {part} {tail}", value=float(np.mean(span)), unit=unit)
-        for figure, (values, unit) in figures.items()
-        for part, span in (("first", values[:tail]), ("last", values[-tail:]))
-        if span
-    ]
-    print(f"{question}: {name}, seed {seed}: {time.process_time() - begun:.0f} CPU s", flush=True)
-    return rows
+class Bench:
+    """Measures runs, with a judge that is made once."""
 
+    def __init__(self) -> None:
+        self._judge: RewardPanel | None = None
 
-def main() -> None:
-    """Learn, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=48, help="of each run (48)")
-    parser.add_argument("--seeds", type=int, default=3, help="of each setting (3)")
-    parser.add_argument("--only", nargs="+", choices=list(QUESTIONS), default=list(QUESTIONS))
-    parser.add_argument("--no-report", action="store_true", help="print the rows and write nothing")
-    args = parser.parse_args()
-    if not args.no_report:
-        refuse_changes()
-    torch.set_num_threads(1)
-    rows = []
-    judge = None
-    if "judge" in args.only:
-        judge = make_judge(0, JUDGE_STEPS)
-        value = accuracy(judge, 256, seed=1)
-        rows.append(Row(name="judge: right about 256 episodes that it was not taught", value=value, unit="share"))
-    rows += [
-        row
-        for question in args.only
-        for seed in range(args.seeds)
-        for name in QUESTIONS[question]
-        for row in measure(question, name, seed, args.steps, judge)
-    ]
-    if args.no_report:
-        for row in rows:
-            print(f"{row.name:64} {row.value:8.3f}")
-    else:
-        print(write_report(topic_of("rewards", args.only, QUESTIONS), rows))
+    def make_judge(self, chosen: Collection[str]) -> list[Row]:
+        """Make it where a question asks for it; returns how good it is."""
+        if "judge" not in chosen:
+            return []
+        self._judge = make_judge(0, JUDGE_STEPS)
+        value = accuracy(self._judge, 256, seed=1)
+        return [Row(name="judge: right about 256 episodes that it was not taught", value=value, unit="share")]
+
+    def measure(self, label: str, setting: Setting, seed: int, num_steps: int) -> list[Row]:
+        """Rows of one run."""
+        judge = self._judge if setting.is_judged else None
+        learnt = learn(setting, warm_start(seed, WARM_STEPS, setting.skill), seed, num_steps, judge)
+        tail = num_steps // 6
+        figures = {
+            "success": (learnt.success, "share"),
+            "sampled": (learnt.num_sampled, "tokens"),
+            "judge is right": (learnt.agreement, "share"),
+        }
+        return [
+            Row(name=f"{label}: {figure}, {part} {tail}", value=float(np.mean(span)), unit=unit)
+            for figure, (values, unit) in figures.items()
+            for part, span in (("first", values[:tail]), ("last", values[-tail:]))
+            if span
+        ]
 
 
 if __name__ == "__main__":
-    main()
+    bench = Bench()
+    put_questions(
+        "rewards", __doc__, QUESTIONS, bench.measure, length=("--steps", 48, "of each run"), before=bench.make_judge
+    )

@@ -5,7 +5,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.metadata import version
@@ -84,11 +84,6 @@ def refuse_changes() -> None:
     changed = _git("status", "--porcelain", "--untracked-files=no")
     if changed:
         raise SystemExit(f"the tree must be clean, got changes:\n{changed}")
-
-
-def topic_of(topic: str, chosen: Sequence[str], questions: Collection[str]) -> str:
-    """Names a report for its questions, where some were not put."""
-    return topic if list(chosen) == list(questions) else "_".join([topic, *chosen])
 
 
 def free_port() -> int:

@@ -1,10 +1,15 @@
-"""The learner's own selection, losses, sweeps and balance on one rank, without processes: what toys learn through."""
+"""What toys play and learn through, without processes: a model in lock-step, and the learner's own selection, losses,
+sweeps and balance on one rank.
 
-from collections.abc import Sequence
+Legend: N episodes, T tokens.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from segue.conf.model_config import LinearAttnConfig, ModelConfig
 from segue.conf.schema import LearnerConfig
@@ -19,10 +24,13 @@ from segue.learner.segment_module import SegmentModule, state_layout
 from segue.learner.selection import Selection, select_trajectories
 from segue.learner.staleness import is_fresh
 from segue.learner.sweeps import LossFunction, StepTokens, run_sweeps
+from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel
+from segue.model.routing import Routing
+from segue.model.state import DifferentiableState
 from segue.model.value_head import ValueHead
 from segue.rollout.stored_group import StoredGroup
-from segue.rollout.trajectory import PolicyVersion, Trajectory
+from segue.rollout.trajectory import Group, PolicyVersion, Trajectory
 
 NUM_BINS = 1000
 
@@ -45,6 +53,52 @@ def make_config(vocab_size: int) -> ModelConfig:
         num_experts_per_token=2,
         moe_intermediate_size=16,
         routed_expert_hidden_size=16,
+    )
+
+
+@torch.no_grad()
+def play_in_step(
+    model: SegueModel,
+    num_turns: int,
+    show: Callable[[int], ArrayLike],
+    generator: torch.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Have episodes played side by side, each a stream of what is shown, a token, and what is said, a token.
+
+    Args:
+        show: turn, counted from 0, to what each episode is shown in it, [N].
+
+    Returns:
+        Tokens and log-probabilities of those that were said, 0 elsewhere; [N, 2 turns].
+    """
+    columns: list[NDArray[np.int64]] = []
+    logprobs: list[NDArray[np.float32]] = []
+    state = None
+    for k in range(num_turns):
+        shown_N = np.asarray(show(k), np.int64)
+        new_NT = np.stack([*columns[-1:], shown_N], 1)
+        if state is None:
+            state = DifferentiableState.zeros(model.config, len(shown_N), torch.float32)
+        hidden, state = model(PackedInputs.pack([torch.from_numpy(row) for row in new_NT]), state, Routing())
+        log_p = torch.log_softmax(model.lm_head(hidden[new_NT.shape[1] - 1 :: new_NT.shape[1]]), -1)
+        said = torch.multinomial(log_p.exp(), 1, generator=generator)
+        columns += [shown_N, said[:, 0].numpy()]
+        logprobs += [np.zeros(len(shown_N), np.float32), log_p.gather(1, said)[:, 0].numpy()]
+    return np.stack(columns, 1), np.stack(logprobs, 1)
+
+
+def store_group(trajectories: Sequence[Trajectory], step: int) -> StoredGroup:
+    """A task's episodes, which weights of `step` played."""
+    version = PolicyVersion(0, step)
+    return StoredGroup.of(
+        Group(
+            task_id=trajectories[0].task_id,
+            group_id=trajectories[0].group_id,
+            trajectories=tuple(trajectories),
+            first_version=version,
+            last_version=version,
+            made_by="toy",
+        )
     )
 
 

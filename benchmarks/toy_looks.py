@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from toy_learner import ToyLearner, make_config
+from toy_learner import ToyLearner, make_config, play_in_step, store_group
 
 from segue.actors.effort import Effort
 from segue.actors.episode import summarize
@@ -24,10 +24,7 @@ from segue.actors.task import Task
 from segue.conf.schema import AdvantageConfig, AdvantageKind, EffortConfig, LearnerConfig, LossConfig
 from segue.envs.errors import InfrastructureFailure
 from segue.envs.reply import CLASS_KEY
-from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel, build_model
-from segue.model.routing import Routing
-from segue.model.state import DifferentiableState
 from segue.rollout.chat import AssistantTurn
 from segue.rollout.engine.base import Completion, FinishReason
 from segue.rollout.episode import Episode, PlayedTurn, TaskSpec
@@ -36,7 +33,7 @@ from segue.rollout.rewards.panel import RewardPanel
 from segue.rollout.rewards.term import FinishedEpisode, SpokenTurn
 from segue.rollout.session import Session, SessionId
 from segue.rollout.stored_group import StoredGroup
-from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory
+from segue.rollout.trajectory import Outcome, Source, Trajectory
 
 NUM_LOOKS = {"near": 1, "far": 3}
 """Of each class, until the sign is shown."""
@@ -99,19 +96,13 @@ def play(
 ) -> list[list[Episode]]:
     """An episode for each place in each task's group, all in step, by weights of `step`."""
     rows = [task for task in tasks for _ in range(group_size)]
-    tokens_NT = np.zeros((len(rows), 2 * MAX_TURNS), np.int32)
-    logprob_NT = np.zeros((len(rows), 2 * MAX_TURNS), np.float32)
-    state = DifferentiableState.zeros(model.config, len(rows), torch.float32)
-    for k in range(MAX_TURNS):
-        tokens_NT[:, 2 * k] = [WORDS.index(shown(task.seed, k) if k else class_of(task.seed)) for task in rows]
-        new_NT = tokens_NT[:, max(2 * k - 1, 0) : 2 * k + 1]
-        with torch.no_grad():
-            inputs = PackedInputs.pack([torch.from_numpy(row.astype(np.int64)) for row in new_NT])
-            hidden, state = model(inputs, state, Routing())
-            log_p = torch.log_softmax(model.lm_head(hidden[new_NT.shape[1] - 1 :: new_NT.shape[1]]), -1)
-        said = torch.multinomial(log_p.exp(), 1, generator=generator)
-        logprob_NT[:, 2 * k + 1] = log_p.gather(1, said)[:, 0].numpy()
-        tokens_NT[:, 2 * k + 1] = said[:, 0].numpy()
+    words_NT, logprob_NT = play_in_step(
+        model,
+        MAX_TURNS,
+        lambda k: [WORDS.index(shown(task.seed, k) if k else class_of(task.seed)) for task in rows],
+        generator,
+    )
+    tokens_NT = words_NT.astype(np.int32)
     episodes = [
         make_episode(task, n % group_size, cut(tokens_NT[n]), logprob_NT[n], step) for n, task in enumerate(rows)
     ]
@@ -273,17 +264,10 @@ async def judge(episode: Episode, panel: RewardPanel) -> float | None:
 
 def make_group(episodes: Sequence[Episode], step: int) -> StoredGroup:
     """A task's episodes, which weights of `step` played; one that nothing rated is masked."""
-    version = PolicyVersion(0, step)
-    return StoredGroup.of(
-        Group(
-            task_id=episodes[0].task.id,
-            group_id=episodes[0].group_id,
-            trajectories=tuple(
-                to_trajectory(one, outcome_of(one) if one.outcome_terms else Outcome.infrastructure_error)
-                for one in episodes
-            ),
-            first_version=version,
-            last_version=version,
-            made_by="toy",
-        )
+    return store_group(
+        [
+            to_trajectory(one, outcome_of(one) if one.outcome_terms else Outcome.infrastructure_error)
+            for one in episodes
+        ],
+        step,
     )

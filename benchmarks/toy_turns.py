@@ -15,17 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from toy_learner import ToyLearner, make_config
+from toy_learner import ToyLearner, make_config, play_in_step, store_group
 
 from segue.actors.batch_order import Place, next_batch
 from segue.conf.schema import AdvantageConfig, CriticConfig, LearnerConfig, LossConfig
 from segue.learner.balance import load_violation
-from segue.model.inputs import PackedInputs
 from segue.model.network import SegueModel, build_model
-from segue.model.routing import Routing
-from segue.model.state import DifferentiableState
 from segue.rollout.stored_group import StoredGroup
-from segue.rollout.trajectory import Group, Outcome, PolicyVersion, Source, Trajectory, Turn
+from segue.rollout.trajectory import Outcome, Source, Trajectory, Turn
 
 NUM_ANSWERS, NUM_TURNS, DELAY = 4, 12, 2
 WORTH = np.repeat([0.2, 1.0], NUM_ANSWERS)
@@ -98,43 +95,16 @@ def take_batch(held: list[Held], setting: Setting, step: int) -> list[StoredGrou
     return [one.group for one in chosen]
 
 
-@torch.no_grad()
 def play(
     model: SegueModel, signs_NK: NDArray[np.int64], generator: torch.Generator, step: int, group_size: int
 ) -> list[StoredGroup]:
     """An episode for each row of signs, all in step, by weights of `step`; `group_size` neighbours are compared."""
-    num = len(signs_NK)
-    tokens_NT = np.zeros((num, 2 * NUM_TURNS), np.int64)
-    logprob_NT = np.zeros((num, 2 * NUM_TURNS), np.float32)
-    state = DifferentiableState.zeros(model.config, num, torch.float32)
-    for k in range(NUM_TURNS):
-        tokens_NT[:, 2 * k] = signs_NK[:, k]
-        new_NT = tokens_NT[:, max(2 * k - 1, 0) : 2 * k + 1]
-        hidden, state = model(PackedInputs.pack([torch.from_numpy(row) for row in new_NT]), state, Routing())
-        log_p = torch.log_softmax(model.lm_head(hidden[new_NT.shape[1] - 1 :: new_NT.shape[1]]), -1)
-        said = torch.multinomial(log_p.exp(), 1, generator=generator)
-        logprob_NT[:, 2 * k + 1] = log_p.gather(1, said)[:, 0].numpy()
-        tokens_NT[:, 2 * k + 1] = said[:, 0].numpy()
+    tokens_NT, logprob_NT = play_in_step(model, NUM_TURNS, lambda k: signs_NK[:, k], generator)
     episodes = [
         make_trajectory(tokens_T, logprob_T, index % group_size, step)
         for index, (tokens_T, logprob_T) in enumerate(zip(tokens_NT, logprob_NT, strict=True))
     ]
-    return [make_group(episodes[start : start + group_size], step) for start in range(0, num, group_size)]
-
-
-def make_group(episodes: Sequence[Trajectory], step: int) -> StoredGroup:
-    """Episodes that weights of `step` played."""
-    version = PolicyVersion(0, step)
-    return StoredGroup.of(
-        Group(
-            task_id="toy",
-            group_id="toy",
-            trajectories=tuple(episodes),
-            first_version=version,
-            last_version=version,
-            made_by="toy",
-        )
-    )
+    return [store_group(episodes[start : start + group_size], step) for start in range(0, len(signs_NK), group_size)]
 
 
 def make_trajectory(tokens_T: NDArray[np.int64], logprob_T: NDArray[np.float32], index: int, step: int) -> Trajectory:

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from toy_turns import NUM_TURNS, WORTH, Held, Setting, explained_variance, make_group, make_trajectory, take_batch
+from toy_learner import store_group
+from toy_turns import NUM_TURNS, WORTH, Held, Setting, explained_variance, make_trajectory, take_batch
 
 from segue.conf.schema import AdvantageConfig, LossConfig
 from segue.rollout.trajectory import Outcome
@@ -35,7 +36,7 @@ def test_a_wrong_answer_is_paid_nothing() -> None:
 
 def test_values_that_are_the_returns_explain_them_and_constant_ones_do_not() -> None:
     told = episode(8 + SIGNS % 4)
-    group = make_group([told], step=3)
+    group = store_group([told], step=3)
     paid = np.array([sum(turn.reward_terms.values()) for turn in told.turns])
     values = np.repeat(paid[::-1].cumsum()[::-1], 2).astype(np.float32)
     assert explained_variance([group], [(0, 0)], values) == pytest.approx(1.0)
@@ -48,7 +49,7 @@ def test_each_group_trains_twice_within_the_bound_the_second_time_after_a_new_on
     held, played, batches = [], [], []
     step = 0
     for _ in range(5):
-        played.append(make_group([episode(8 + SIGNS % 4)], step=step))
+        played.append(store_group([episode(8 + SIGNS % 4)], step=step))
         held.append(Held(group=played[-1], step=step))
         batches.append([played.index(group) for group in take_batch(held, setting, step)])
         step += bool(batches[-1])
