@@ -149,16 +149,19 @@ def _launch(
             clock=StepClock(),
         )
         faults.keep_with(lambda fault: recorder.write_fault(controller.step, fault))
-        status = "failed"
+        status, mending = "failed", "mend the cause, then "
         try:
             controller.restore(step, state)
             controller.run()
             status = "finished"
         except Interrupted:
-            status = "interrupted"
+            status, mending = "interrupted", ""
             raise
         except RunError as error:
             status = f"failed: {error}"
+            if isinstance(error, RayLost):
+                # another Ray is started, or the signal that ended it was for the run
+                mending = ""
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM:
                 raise _unwritable(folder.path, error) from error
             if not folder.launches.is_file():
@@ -169,7 +172,7 @@ def _launch(
             raise (_unwritable(folder.path, error) if folder.launches.is_file() else _deleted(folder.path)) from error
         finally:
             # what failed is the command's own last word
-            ended, mending = status.partition(":")[0], "" if status == "interrupted" else "mend the cause, then "
+            ended = status.partition(":")[0]
             if not folder.launches.is_file():
                 view.say(f"{ended} after step {controller.step}")
             elif folder.forget_beginning():

@@ -201,8 +201,6 @@ class RayFleet:
 
     def _lose_ray(self) -> NoReturn:
         self._is_ray_lost = True
-        # who signals a process to end it may have signalled Ray's too
-        self.heed_interrupt()
         raise RayLost("Ray on this machine died, or gives no answer, and the run's processes with it")
 
     def _say_goodbye(self) -> None:
@@ -259,12 +257,21 @@ class RayFleet:
 
 @contextmanager
 def supervised(config: SegueConfig, run_folder: Path, say: Callable[[str], None]) -> Iterator[RayFleet]:
-    """A fleet, not started, that ends with the block, leaving nothing after a good end; Ctrl-C ends its next wait."""
+    """A fleet, not started, that is ended with the block, and leaves nothing where that ends well; Ctrl-C ends the
+    block at its next wait.
+
+    Raises:
+        Interrupted: Ray is gone, but the user asked the run to end: who signals a process may have signalled Ray's too.
+    """
     interrupt = Interrupt(say)
     fleet = RayFleet(config, run_folder=run_folder, interrupt=interrupt)
     interrupt.install()
     try:
         yield fleet
+    except RayLost as loss:
+        if interrupt.is_set:
+            raise Interrupted from loss
+        raise
     finally:
         fleet.stop()
         interrupt.uninstall()

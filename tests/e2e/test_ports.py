@@ -21,7 +21,7 @@ def test_where_the_dashboards_port_is_taken_ray_takes_another(tmp_path: Path) ->
             pass
         command = [sys.executable, "-P", str(Path(__file__).parent / "own_ray.py"), str(tmp_path)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=240, check=True)
-    told, status, *_ = done.stdout.splitlines()[-4:]
+    told, status, *_ = done.stdout.splitlines()[-5:]
     port = urlsplit(told.partition(" ")[0]).port
     # it is up, and asks for its token
     assert port is not None and port != DASHBOARD_PORT
